@@ -1,0 +1,1 @@
+"""Finds the DAPO configuration with the best accuracy for its compute."""

@@ -1,0 +1,65 @@
+"""Every error a user can meet, as one tree, and the exit code that each ends the command with.
+
+    PlatformError                 1
+    ├── BadInput                  2   faults in a spec, a config, a data file or an argument: all at once
+    ├── LedgerRefused             2   a locked, foreign or newer database; a sweep that another driver runs
+    ├── SweepChanged              2   the spec differs from the one that the stored trials were run with
+    └── NoFeasibleTrial           3   the sweep is over and no trial can be chosen
+    KeyboardInterrupt           130   state is saved; the same command resumes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with what a user wrote, and what to do about it."""
+
+    where: str
+    """`file:key.path`, or the argument's name."""
+    got: str
+    """What stands there, as the user wrote it."""
+    need: str
+    """What would be accepted."""
+    do: str
+    """The next step, in the imperative."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: got {self.got}; need {self.need}; {self.do}"
+
+
+class PlatformError(Exception):
+    """A failure with a message for the user; `exit_code` is what the command returns."""
+
+    exit_code = 1
+
+
+class BadInput(PlatformError):
+    """What a user wrote can't be used. Carries every fault found, not the first."""
+
+    exit_code = 2
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(str(fault) for fault in self.faults))
+
+
+class LedgerRefused(PlatformError):
+    """The ledger can't be opened or written: locked, not ours, too new, or another driver holds the sweep."""
+
+    exit_code = 2
+
+
+class SweepChanged(PlatformError):
+    """The spec changed since the stored trials ran: mixing them would compare unlike with unlike."""
+
+    exit_code = 2
+
+
+class NoFeasibleTrial(PlatformError):
+    """The sweep finished and no trial completed within the constraints."""
+
+    exit_code = 3

@@ -1,0 +1,105 @@
+"""The trainer interface, and how a trainer is found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any, Protocol, cast
+
+from pydantic import BaseModel
+
+from sweep_platform.errors import BadInput, Fault
+
+GROUP = "sweep_platform.trainers"
+
+
+class TrainerFault(Protocol):
+    """A fault in a trainer's config, as the trainer tells it."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def got(self) -> str: ...
+    @property
+    def need(self) -> str: ...
+    @property
+    def do(self) -> str: ...
+
+
+class EvaluatedSample(Protocol):
+    """One sampled answer to one validation problem."""
+
+    @property
+    def data_source(self) -> str: ...
+    @property
+    def problem_id(self) -> str: ...
+    @property
+    def sample_index(self) -> int: ...
+    @property
+    def prompt(self) -> str: ...
+    @property
+    def response(self) -> str: ...
+    @property
+    def answer(self) -> str: ...
+    @property
+    def ground_truth(self) -> str: ...
+    @property
+    def correct(self) -> bool: ...
+    @property
+    def response_length(self) -> int: ...
+
+
+class Cost(Protocol):
+    """Cumulative cost of a run."""
+
+    @property
+    def flops(self) -> float: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def device_seconds(self) -> float: ...
+    @property
+    def evaluation_flops(self) -> float: ...
+    @property
+    def evaluation_tokens(self) -> int: ...
+    @property
+    def evaluation_device_seconds(self) -> float: ...
+
+
+class StepMetrics(Protocol):
+    """What a trainer reports after each update; `dapo.batch.StepMetrics` documents the fields."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def total_steps(self) -> int: ...
+    @property
+    def metrics(self) -> Mapping[str, float]: ...
+    @property
+    def cost(self) -> Cost: ...
+    @property
+    def evaluation(self) -> Sequence[EvaluatedSample]: ...
+    @property
+    def final(self) -> bool: ...
+
+
+class Trainer(Protocol):
+    """A module that trains: `dapo` documents each member."""
+
+    Config: type[BaseModel]
+
+    def preflight(self, config: Any, devices: int = 1) -> Sequence[TrainerFault]: ...
+    def prepare(self, config: Any, progress: Callable[[str, int, int], None] | None = None) -> None: ...
+    def train(self, config: Any, report: Callable[[Any], bool]) -> None: ...
+
+
+def load_trainer(name: str) -> Trainer:
+    """Return the trainer registered as `name` in the entry-point group `sweep_platform.trainers`.
+
+    Raises:
+        BadInput: no such trainer is installed.
+    """
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in found:
+        raise BadInput([Fault("trainer", repr(name), f"one of {sorted(found)}", "install it, or name another")])
+    return cast(Trainer, found[name].load())

@@ -1,0 +1,158 @@
+"""What the ledger hands out: frozen records, detached from any session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class TrialState(StrEnum):
+    """Where a trial stands. WAITING and RUNNING are open; the others are final."""
+
+    WAITING = "waiting"
+    """Asked for, not started."""
+    RUNNING = "running"
+    """An attempt holds it."""
+    COMPLETE = "complete"
+    """Evaluated at its full length; the only state that can reach the frontier."""
+    PRUNED = "pruned"
+    """Stopped early on purpose; keeps its observations."""
+    FAILED = "failed"
+    """Ended by an error or a number that is not finite; `reason` says which."""
+    INFEASIBLE = "infeasible"
+    """Refused before it cost anything, or complete but outside a constraint."""
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more will happen to the trial."""
+        return self not in (TrialState.WAITING, TrialState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRecord:
+    """One version of a sweep."""
+
+    id: int
+    name: str
+    version: int
+    """1 for the first spec under this name; `--new` makes the next."""
+    spec: Mapping[str, Any]
+    """The composed spec, as JSON."""
+    identity: str
+    """Hash of what must not change between runs of the sweep."""
+    seed: int
+    commit: str | None
+    """Git commit of the project's code, when known."""
+    created_at: datetime
+    mlflow_run_id: str | None
+
+    @property
+    def address(self) -> str:
+        """`name@version`, which names this version on the command line."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class CostRecord:
+    """Cumulative cost of a trial, all attempts together; `dapo.batch.Cost` documents the fields."""
+
+    flops: float = 0.0
+    tokens: int = 0
+    device_seconds: float = 0.0
+    evaluation_flops: float = 0.0
+    evaluation_tokens: int = 0
+    evaluation_device_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """One candidate of a sweep."""
+
+    id: int
+    sweep_id: int
+    number: int
+    """0, 1, … within the sweep."""
+    state: TrialState
+    params: Mapping[str, Any]
+    """The searched values, canonical: conditional ones only where they are active."""
+    params_hash: str
+    replicate: int
+    """0, or the index of a named replicate of the same params."""
+    origin: str
+    """`prior:<name>` or the sampler's name."""
+    sampler_state: Mapping[str, Any]
+    """What the sampler needs to be rebuilt (Optuna's system attributes), as JSON."""
+    config: Mapping[str, Any]
+    """The trainer's whole config."""
+    values: tuple[float, ...] | None
+    """One value an objective, in the spec's order; None until complete."""
+    metrics: Mapping[str, float]
+    """The last observation's metrics."""
+    cost: CostRecord
+    step: int
+    """Last update observed; 0 before the first."""
+    total_steps: int
+    reason: str | None
+    """Why it failed, was refused or was pruned."""
+    attempts: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    mlflow_run_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One try at running a trial; `token` fences off an earlier one that still lives."""
+
+    id: int
+    trial_id: int
+    token: int
+    host: str
+    pid: int
+    lease_expires_at: datetime
+    started_at: datetime
+    ended_at: datetime | None
+    exit_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationRecord:
+    """One step's report."""
+
+    step: int
+    metrics: Mapping[str, float]
+    cost: CostRecord
+    final: bool
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRecord:
+    """One sampled answer to one problem; `dapo.batch.EvaluatedSample` documents the fields."""
+
+    step: int
+    data_source: str
+    problem_id: str
+    sample_index: int
+    prompt: str
+    response: str
+    answer: str
+    ground_truth: str
+    correct: bool
+    response_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionRecord:
+    """A trial that was chosen, by whom and why."""
+
+    id: int
+    sweep_id: int
+    trial_id: int
+    alias: str
+    who: str
+    why: str
+    at: datetime

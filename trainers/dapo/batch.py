@@ -1,0 +1,141 @@
+"""The types that flow between the trainer's parts, in the order in which the algorithm makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """One thing wrong with a config, found before any token is generated."""
+
+    key: str
+    """Dotted path in `Config`."""
+    got: str
+    """What stands there."""
+    need: str
+    """What would do."""
+    do: str
+    """The next step, in the imperative."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One prompt with its gold answer."""
+
+    problem_id: str
+    """Unique within its data source; repeated rows of one problem share it."""
+    data_source: str
+    """Name of the data set, as in `val/<data_source>/accuracy`."""
+    problem: str
+    """The problem's text, without template."""
+    ground_truth: str
+    """Gold answer, as printed in the data."""
+    extra: Mapping[str, object] = field(default_factory=dict)
+    """Other columns, handed to the reward function as `extra_info`."""
+
+
+@dataclass(slots=True)
+class Response:
+    """One sampled response."""
+
+    token_ids: list[int]
+    """[R] sampled tokens, the end token included when there is one."""
+    rollout_logprobs: list[float]
+    """[R] log-probability of each token under the distribution it was drawn from."""
+    finished: bool
+    """False: cut at `max_response_length`."""
+    text: str
+    """Decoded, without special tokens."""
+
+
+@dataclass(slots=True)
+class Score:
+    """What the reward stage says of one response, stage by stage."""
+
+    acc: float
+    """1.0 right, 0.0 wrong; before shaping."""
+    score: float
+    """The grader's reward; before shaping."""
+    seq_reward: float
+    """After the overlong penalty; what advantages are made from when no KL is in the reward."""
+    answer: str
+    """The answer that was read, or an empty string."""
+    extra: Mapping[str, float] = field(default_factory=dict)
+    """Other keys that the reward function returned."""
+
+
+@dataclass(slots=True)
+class RolloutGroup:
+    """The n responses to one prompt."""
+
+    problem: Problem
+    prompt_ids: list[int]
+    """[P] tokens of the templated prompt."""
+    responses: list[Response]
+    """n responses."""
+    scores: list[Score] = field(default_factory=list)
+    """n scores, filled by `score()`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedSample:
+    """One sampled answer to one validation problem, kept whole so that any accuracy can be recomputed."""
+
+    data_source: str
+    problem_id: str
+    sample_index: int
+    """0..n-1 among the responses to this problem."""
+    prompt: str
+    response: str
+    answer: str
+    """The answer that was read from the response, or an empty string."""
+    ground_truth: str
+    correct: bool
+    response_length: int
+    """Tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run has spent since its first step, work before a resume included.
+
+    The objective's cost is `flops` or `tokens` (exact, repeatable) or `device_seconds` (real). Evaluation is
+    counted apart, since every configuration pays the same for it.
+    """
+
+    flops: float = 0.0
+    """Model FLOPs of generation and update, thrown-away work included."""
+    tokens: int = 0
+    """Response tokens generated for training, thrown-away ones included."""
+    device_seconds: float = 0.0
+    """Wall seconds x devices in generation, scoring and update."""
+    evaluation_flops: float = 0.0
+    evaluation_tokens: int = 0
+    evaluation_device_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """What a trainer reports after each update (and once before the first, at step 0, if it evaluates then)."""
+
+    step: int
+    """Updates done."""
+    total_steps: int
+    """Updates planned."""
+    metrics: Mapping[str, float]
+    """Scalars by MLflow name; `val/accuracy` and `val/accuracy_se` are there when this step evaluated."""
+    cost: Cost
+    """Cumulative."""
+    evaluation: tuple[EvaluatedSample, ...] = ()
+    """All samples of this step's evaluation, or empty."""
+    final: bool = False
+    """The run is complete: evaluated at its full length."""
+
+
+Report = Callable[[StepMetrics], bool]
+"""Takes each step's metrics; returning False stops the run after a checkpoint."""
+
+Progress = Callable[[str, int, int], None]
+"""Called as progress(what, done, total) during long preparation."""

@@ -1,0 +1,35 @@
+"""What can end a training run, besides a bug.
+
+    DapoError
+    ├── DataError            a file that can't be read, or has no usable rows
+    ├── ModelError           a folder that holds no model of a supported family
+    ├── NonFinite            a loss, gradient or log-prob that is NaN or infinite
+    ├── SamplingExhausted    still short of groups after `max_num_gen_batches` rounds
+    └── CheckpointError      a checkpoint of another config, or a damaged one
+"""
+
+from __future__ import annotations
+
+
+class DapoError(Exception):
+    """A training run ended for a reason that can be told in one line."""
+
+
+class DataError(DapoError):
+    """A data set can't be read or is empty."""
+
+
+class ModelError(DapoError):
+    """A model can't be loaded."""
+
+
+class NonFinite(DapoError):
+    """A number that must be finite is not."""
+
+
+class SamplingExhausted(DapoError):
+    """Dynamic sampling hit its cap; a checkpoint was saved, so that the run can be resumed with other knobs."""
+
+
+class CheckpointError(DapoError):
+    """A checkpoint can't be used."""
