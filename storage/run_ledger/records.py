@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 
 class TrialState(StrEnum):
@@ -29,6 +29,46 @@ class TrialState(StrEnum):
     def final(self) -> bool:
         """Whether nothing more will happen to the trial."""
         return self not in (TrialState.WAITING, TrialState.RUNNING)
+
+
+class CostLike(Protocol):
+    """Cumulative cost as a trainer tells it; `CostRecord` is one."""
+
+    @property
+    def flops(self) -> float: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def device_seconds(self) -> float: ...
+    @property
+    def evaluation_flops(self) -> float: ...
+    @property
+    def evaluation_tokens(self) -> int: ...
+    @property
+    def evaluation_device_seconds(self) -> float: ...
+
+
+class SampleLike(Protocol):
+    """One evaluated sample as a trainer tells it; `EvaluationRecord` is one."""
+
+    @property
+    def data_source(self) -> str: ...
+    @property
+    def problem_id(self) -> str: ...
+    @property
+    def sample_index(self) -> int: ...
+    @property
+    def prompt(self) -> str: ...
+    @property
+    def response(self) -> str: ...
+    @property
+    def answer(self) -> str: ...
+    @property
+    def ground_truth(self) -> str: ...
+    @property
+    def correct(self) -> bool: ...
+    @property
+    def response_length(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +144,34 @@ class TrialRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverLease:
+    """A driver's right to write a sweep; whoever takes the sweep over gets a greater token."""
+
+    sweep_id: int
+    token: int
+    holder: str
+    host: str
+    pid: int
+    ttl_s: float
+    """Seconds that it lives without a renewal; every write of its holder renews it."""
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One try at running a trial; `token` fences off an earlier one that still lives."""
+    """One try at running a trial."""
 
     id: int
     trial_id: int
     token: int
+    """Of the driver's lease that started it: it may write while that lease is the sweep's and it is not ended."""
     host: str
     pid: int
     lease_expires_at: datetime
     started_at: datetime
     ended_at: datetime | None
     exit_reason: str | None
+    """None while it is open; the trial's state that it ended with, `superseded` or `lost`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +183,8 @@ class ObservationRecord:
     cost: CostRecord
     final: bool
     at: datetime
+    non_finite: tuple[str, ...] = ()
+    """Names reported as NaN or infinite, which `metrics` and `cost` leave out (a cost field as `cost/<field>`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ class Score:
     """The answer that was read, or an empty string."""
     extra: Mapping[str, float] = field(default_factory=dict)
     """Other keys that the reward function returned."""
+    failed: bool = False
+    """The reward function raised or returned no usable score; the response counts as wrong."""
 
 
 @dataclass(slots=True)
@@ -77,6 +79,22 @@ class RolloutGroup:
     """n responses."""
     scores: list[Score] = field(default_factory=list)
     """n scores, filled by `score()`."""
+
+
+@dataclass(slots=True)
+class TrainBatch:
+    """What one update trains on: B responses, those of a group side by side."""
+
+    sequences: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    """B pairs (prompt tokens [P], response tokens [R])."""
+    advantages: list[float] = field(default_factory=list)
+    """[B], the same for every token of a response."""
+    masks: list[list[bool]] = field(default_factory=list)
+    """B x [R]; False keeps a token out of the loss."""
+    rollout_logprobs: list[list[float]] = field(default_factory=list)
+    """B x [R] log-probabilities at generation."""
+    group_sizes: list[int] = field(default_factory=list)
+    """Responses of each prompt, in order; sums to B."""
 
 
 @dataclass(frozen=True, slots=True)

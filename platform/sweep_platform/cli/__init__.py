@@ -1,0 +1,24 @@
+"""The command `platform`: one file a group of commands, errors and exit codes in one place.
+
+Exit codes: 0 done, 1 a trainer or the platform failed, 2 bad input, 3 finished with no feasible trial,
+130 interrupted (state is saved; the same command resumes).
+"""
+
+from __future__ import annotations
+
+import sys
+
+from sweep_platform.cli.app import app
+from sweep_platform.cli import choose, explore, production, serve, sweep  # isort: skip  (each adds its commands to `app`)
+from sweep_platform.errors import PlatformError
+
+__all__ = ["app", "choose", "explore", "main", "production", "serve", "sweep"]
+
+
+def main() -> None:
+    """Run the command line; the console script `platform`."""
+    try:
+        app()
+    except PlatformError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)

@@ -1,0 +1,229 @@
+"""The Pareto frontier of a sweep: which trials nothing beats, which of them noise can't tell apart, and the knee.
+
+Pure functions over ledger records; nothing heavy is imported. Only trials that were evaluated at their full
+length are candidates, so a trial that was stopped early can never look cheap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from sweep_platform.errors import NoFeasibleTrial
+
+if TYPE_CHECKING:
+    from run_ledger import SweepRecord, TrialRecord
+
+COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One objective: a metric and whether more or less of it is better."""
+
+    metric: str
+    direction: Literal["maximize", "minimize"]
+
+    @property
+    def maximize(self) -> bool:
+        """Whether more is better."""
+        return self.direction == "maximize"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One complete trial in the space of the objectives."""
+
+    number: int
+    """The trial's number in its sweep."""
+    goals: tuple[Goal, ...]
+    """The sweep's objectives, in its order."""
+    values: tuple[float, ...]
+    """One value an objective, in the metric's own unit."""
+    errors: tuple[float | None, ...]
+    """Standard error of each value; None where it was measured without one."""
+    params: Mapping[str, Any]
+    """The searched values."""
+    origin: str = ""
+    """`prior:<name>` or the sampler's name."""
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """The values, turned so that less is better everywhere."""
+        return tuple(-v if g.maximize else v for g, v in zip(self.goals, self.values, strict=True))
+
+    def dominates(self, other: Point) -> bool:
+        """Whether this point is at least as good everywhere and better somewhere."""
+        mine, theirs = self.losses, other.losses
+        return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
+
+
+def goals(sweep: SweepRecord) -> tuple[Goal, ...]:
+    """The objectives of a sweep, as its spec lists them."""
+    return tuple(Goal(o["metric"], o["direction"]) for o in sweep.spec["objectives"])
+
+
+def goal_index(goals: Sequence[Goal], direction: str) -> int | None:
+    """Index of the first objective with that direction: the one meant by `accuracy` or by `cost`."""
+    return next((i for i, goal in enumerate(goals) if goal.direction == direction), None)
+
+
+def points(sweep: SweepRecord, trials: Iterable[TrialRecord]) -> list[Point]:
+    """The trials that can be compared: complete, at full length, with finite values. By number."""
+    wanted = goals(sweep)
+    return [
+        Point(
+            number=trial.number,
+            goals=wanted,
+            values=trial.values,
+            errors=tuple(_error(trial, goal) for goal in wanted),
+            params=trial.params,
+            origin=trial.origin,
+        )
+        for trial in sorted(trials, key=lambda trial: trial.number)
+        if trial.state == COMPLETE
+        and trial.step >= trial.total_steps
+        and trial.values is not None
+        and all(math.isfinite(value) for value in trial.values)
+    ]
+
+
+def _error(trial: TrialRecord, goal: Goal) -> float | None:
+    error = trial.metrics.get(f"{goal.metric}_se")
+    return error if error is not None and math.isfinite(error) and error >= 0 else None
+
+
+def pareto_front(points: Iterable[Point]) -> list[Point]:
+    """The points that no other dominates, cheapest first; points with equal values are all kept.
+
+    The order is by the minimised objectives, then the others, then the number: for accuracy against cost both
+    rise along the front.
+    """
+    front: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.losses, point.number)):
+        # In lexicographic order a point can be dominated only by one that came before it.
+        if not any(better.dominates(point) for better in front):
+            front.append(point)
+    return sorted(front, key=_cheapest_first)
+
+
+def _cheapest_first(point: Point) -> tuple[list[float], tuple[float, ...], int]:
+    costs = [v for g, v in zip(point.goals, point.values, strict=True) if not g.maximize]
+    return costs, point.losses, point.number
+
+
+def indistinguishable(point: Point, others: Iterable[Point], z: float = 1.0) -> list[int]:
+    """Numbers of the other points that the measurement can't tell from this one.
+
+    Two points can't be told apart if in every objective that carries a standard error they differ by less than
+    z times the combined error sqrt(se_a^2 + se_b^2). Exact objectives (cost in FLOPs) don't count: two trials
+    of equal accuracy are told apart by their cost, and this is about whether more was bought for it.
+    """
+    return sorted(o.number for o in others if o.number != point.number and _within(point, o, z))
+
+
+def _within(a: Point, b: Point, z: float) -> bool:
+    compared = False
+    for value_a, error_a, value_b, error_b in zip(a.values, a.errors, b.values, b.errors, strict=True):
+        if error_a is None and error_b is None:
+            continue
+        compared = True
+        if not abs(value_a - value_b) < z * math.hypot(error_a or 0.0, error_b or 0.0):
+            return False
+    return compared
+
+
+def knee(front: Sequence[Point]) -> Point:
+    """The point where paying more stops being worth it.
+
+    Each objective is normalised over the front to 0 (worst) … 1 (best), minimised ones on a log scale where all
+    their values are positive; the knee has the greatest sum. With two objectives that is the point furthest
+    beyond the chord between the front's ends. Equal sums (always so with two points) go to the point that is
+    better in the sweep's first objective, then to the lower number.
+
+    Raises:
+        NoFeasibleTrial: the front is empty.
+    """
+    if not front:
+        raise NoFeasibleTrial("the frontier is empty: no trial is complete")
+    scales = [_scale([p.values[i] for p in front], goal) for i, goal in enumerate(front[0].goals)]
+    totals = [sum(column) for column in zip(*scales, strict=True)]
+    best = max(totals)
+    tied = [p for p, total in zip(front, totals, strict=True) if math.isclose(total, best, abs_tol=1e-9)]
+    return min(tied, key=lambda point: (point.losses, point.number))
+
+
+def _scale(values: list[float], goal: Goal) -> list[float]:
+    """Goodness of each value, 0…1 over the front."""
+    shown = [math.log(v) for v in values] if not goal.maximize and min(values) > 0 else values
+    low, high = min(shown), max(shown)
+    if not high > low:
+        return [0.0] * len(values)
+    # Halves first: the range of two finite floats may overflow.
+    risen = [(v / 2 - low / 2) / (high / 2 - low / 2) for v in shown]
+    return risen if goal.maximize else [1.0 - r for r in risen]
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """A sweep's comparable trials, its front (cheapest first) and the knee."""
+
+    address: str
+    """`name@version` of the sweep."""
+    goals: tuple[Goal, ...]
+    points: tuple[Point, ...]
+    """All complete trials, by number."""
+    states: Mapping[str, int]
+    """How many trials are in each state, complete ones included."""
+
+    @classmethod
+    def of(cls, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> Frontier:
+        """Compare a sweep's trials.
+
+        Raises:
+            NoFeasibleTrial: none is complete.
+        """
+        found = points(sweep, trials)
+        states = Counter(str(trial.state) for trial in trials)
+        if not found:
+            told = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none yet"
+            raise NoFeasibleTrial(
+                f"{sweep.address}: no complete trial to choose from (trials: {told}); "
+                f"let the sweep finish, or see why trials ended with `platform status {sweep.address}`"
+            )
+        return cls(sweep.address, goals(sweep), tuple(found), dict(states))
+
+    @cached_property
+    def front(self) -> tuple[Point, ...]:
+        """The points that nothing dominates, cheapest first."""
+        return tuple(pareto_front(self.points))
+
+    @cached_property
+    def knee(self) -> Point:
+        """The front's knee."""
+        return knee(self.front)
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of `platform pareto --json`: all points by number, with what the front says of each."""
+        return {"sweep": self.address, "points": [self.point_json(point) for point in self.points]}
+
+    def point_json(self, point: Point) -> dict[str, Any]:
+        """One trial: values, errors and params, and what the front says of it."""
+        on_front = any(point.number == other.number for other in self.front)
+        metrics = [goal.metric for goal in self.goals]
+        errors = zip(metrics, point.errors, strict=True)
+        return {
+            "number": point.number,
+            "values": dict(zip(metrics, point.values, strict=True)),
+            "errors": {metric: error for metric, error in errors if error is not None},
+            "params": dict(point.params),
+            "origin": point.origin,
+            "on_front": on_front,
+            "knee": point.number == self.knee.number,
+            "indistinguishable_from": indistinguishable(point, self.front) if on_front else [],
+            "indistinguishable_from_2se": indistinguishable(point, self.front, 2.0) if on_front else [],
+        }

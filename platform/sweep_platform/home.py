@@ -1,0 +1,70 @@
+"""Where the platform keeps things: one folder, `.platform` here or `PLATFORM_HOME`."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep_platform.errors import LedgerRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from run_ledger import Ledger, SweepRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folder that holds ledger, MLflow store and checkpoints of the sweeps started from here."""
+
+    root: Path
+
+    @classmethod
+    def locate(cls) -> Home:
+        """Take `PLATFORM_HOME`, or `.platform` in the current folder. Creates nothing."""
+        return cls(Path(os.environ.get("PLATFORM_HOME", ".platform")).absolute())
+
+    @property
+    def ledger_url(self) -> str:
+        """`PLATFORM_LEDGER`, or an SQLite file."""
+        return os.environ.get("PLATFORM_LEDGER") or f"sqlite:///{self.root / 'ledger.db'}"
+
+    @property
+    def mlflow_uri(self) -> str:
+        """`MLFLOW_TRACKING_URI`, or an SQLite file of its own (MLflow and others can't share one)."""
+        return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
+
+    @property
+    def artifacts(self) -> Path:
+        """MLflow's artifacts."""
+        return self.root / "mlartifacts"
+
+    def trial_dir(self, sweep: SweepRecord, number: int) -> Path:
+        """Checkpoints and traceback of one trial."""
+        return self.root / "trials" / sweep.address / str(number)
+
+    def run_dir(self, name: str) -> Path:
+        """Checkpoints of a production run."""
+        return self.root / "runs" / name
+
+    @contextmanager
+    def ledger(self, *, must_exist: bool = True) -> Iterator[Ledger]:
+        """Open the ledger.
+
+        Raises:
+            LedgerRefused: there is none yet (with `must_exist`), or it can't be used.
+        """
+        from run_ledger import Ledger, LedgerError
+
+        url = self.ledger_url
+        path = Path(url.removeprefix("sqlite:///"))
+        if must_exist and url.startswith("sqlite:///") and not path.exists():
+            raise LedgerRefused(f"ledger: got no file {path}; need one; run a sweep first, or set PLATFORM_HOME")
+        try:
+            with Ledger.open(url) as ledger:
+                yield ledger
+        except LedgerError as error:
+            raise LedgerRefused(str(error)) from error

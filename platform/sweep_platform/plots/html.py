@@ -1,0 +1,67 @@
+"""The frontier picture as an interactive page, with plotly. The page holds all it needs and works offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+
+from sweep_platform.plots.picture import FRONT_COLOUR, KNEE_COLOUR, OTHER_COLOUR, Axis, Dot, Picture
+
+
+def write_html(picture: Picture, path: Path) -> None:
+    """Write the page."""
+    figure(picture).write_html(path, include_plotlyjs=True, full_html=True, config={"displaylogo": False})
+
+
+def figure(picture: Picture) -> go.Figure:
+    """The picture as a plotly figure."""
+    chart = go.Figure()
+    others = [dot for dot in picture.dots if not dot.on_front]
+    front = [dot for dot in picture.dots if dot.on_front and not dot.knee]
+    knee = [dot for dot in picture.dots if dot.knee]
+    if others:
+        chart.add_trace(_dots(others, "other trials", OTHER_COLOUR, 8, "circle"))
+    if picture.steps:
+        xs, ys = zip(*picture.steps, strict=True)
+        line = {"color": "rgba(0, 114, 178, 0.45)", "width": 2.5}
+        chart.add_trace(
+            go.Scatter(x=xs, y=ys, mode="lines", name="frontier", line=line, hoverinfo="skip", showlegend=True)
+        )
+    if front:
+        chart.add_trace(_dots(front, "on the frontier", FRONT_COLOUR, 12, "circle", labelled=True))
+    chart.add_trace(_dots(knee, "knee", KNEE_COLOUR, 18, "star", labelled=True))
+    chart.update_layout(
+        title={"text": f"{picture.title}<br><sup>{picture.caption}</sup>"},
+        template="plotly_white",
+        xaxis=_axis(picture.x),
+        yaxis=_axis(picture.y),
+        legend={"orientation": "h", "yanchor": "top", "y": -0.16, "x": 0},
+        hoverlabel={"align": "left"},
+        margin={"t": 90, "b": 90},
+    )
+    return chart
+
+
+def _dots(dots: list[Dot], name: str, colour: str, size: int, symbol: str, *, labelled: bool = False) -> go.Scatter:
+    return go.Scatter(
+        x=[dot.x for dot in dots],
+        y=[dot.y for dot in dots],
+        error_y={"type": "data", "array": [dot.error or 0.0 for dot in dots], "width": 3, "thickness": 1.2},
+        mode="markers+text" if labelled else "markers",
+        text=[str(dot.number) for dot in dots] if labelled else None,
+        textposition="top left",
+        textfont={"color": colour},
+        hovertext=[dot.hover for dot in dots],
+        hoverinfo="text",
+        name=name,
+        marker={"color": colour, "size": size, "symbol": symbol, "line": {"width": 1, "color": "white"}},
+    )
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    settings: dict[str, Any] = {"title": axis.title, "type": "log" if axis.log else "linear"}
+    if axis.ticks:
+        settings |= {"tickvals": list(axis.ticks), "ticktext": list(axis.labels)}
+    return settings

@@ -1,0 +1,194 @@
+"""What the frontier picture shows, before anything draws it: the same numbers and words for page and image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sweep_platform import units
+from sweep_platform.frontier import Frontier, Goal, Point, goal_index
+
+if TYPE_CHECKING:
+    from run_ledger import EvaluationRecord
+
+# Colour-blind safe (Okabe and Ito).
+FRONT_COLOUR = "#0072b2"
+KNEE_COLOUR = "#d55e00"
+OTHER_COLOUR = "#9aa0a6"
+
+_TICK_FACTORS = ((1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 1.5, 2.0, 3.0, 5.0), (1.0, 2.0, 5.0), (1.0,))
+_TITLES = {
+    "val/accuracy": "validation accuracy",
+    "cost/flops": "training compute",
+    "cost/tokens": "generated tokens",
+    "cost/device_seconds": "training time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One trial in the picture."""
+
+    number: int
+    x: float
+    y: float
+    error: float | None
+    """One standard error of y."""
+    on_front: bool
+    knee: bool
+    hover: str
+    """Lines about the trial, joined by `<br>`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of the picture."""
+
+    title: str
+    metric: str
+    log: bool
+    ticks: tuple[float, ...]
+    """Where to put ticks; empty leaves them to the renderer."""
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything the frontier picture shows."""
+
+    title: str
+    caption: str
+    x: Axis
+    y: Axis
+    dots: tuple[Dot, ...]
+    steps: tuple[tuple[float, float], ...]
+    """Corners of the front's step line: the best y that x buys. Empty unless there are two objectives."""
+
+    @classmethod
+    def of(cls, frontier: Frontier, evaluated: tuple[int, int] | None = None) -> Picture:
+        """Prepare the picture of a frontier.
+
+        Args:
+            frontier: The sweep's frontier.
+            evaluated: Problems and samples a problem of each evaluation, for the caption.
+        """
+        x_at, y_at = _axes(frontier.goals)
+        on_front = {point.number for point in frontier.front}
+        dots = tuple(
+            Dot(
+                number=point.number,
+                x=float(point.number) if x_at is None else point.values[x_at],
+                y=point.values[y_at],
+                error=point.errors[y_at],
+                on_front=point.number in on_front,
+                knee=point.number == frontier.knee.number,
+                hover=_hover(point),
+            )
+            for point in frontier.points
+        )
+        front = [dot for dot in dots if dot.on_front]
+        y_title = _title(frontier.goals[y_at].metric)
+        against = "trial" if x_at is None else _title(frontier.goals[x_at].metric)
+        return cls(
+            title=f"{frontier.address}: {y_title} against {against}",
+            caption=_caption(frontier, evaluated, any(dot.error is not None for dot in dots)),
+            x=_axis("trial", "", []) if x_at is None else _axis_of(frontier.goals[x_at], [dot.x for dot in dots]),
+            y=Axis(y_title, frontier.goals[y_at].metric, False, (), ()),
+            dots=dots,
+            steps=_steps(front, max(dot.x for dot in dots)) if _is_trade_off(frontier.goals) else (),
+        )
+
+
+def evaluation_size(evaluations: Sequence[EvaluationRecord]) -> tuple[int, int] | None:
+    """Problems and samples a problem in one evaluation; None without samples."""
+    if not evaluations:
+        return None
+    problems = {(sample.data_source, sample.problem_id) for sample in evaluations}
+    return len(problems), round(len(evaluations) / len(problems))
+
+
+def _is_trade_off(goals: Sequence[Goal]) -> bool:
+    return len(goals) == 2 and {goal.direction for goal in goals} == {"maximize", "minimize"}
+
+
+def _axes(goals: Sequence[Goal]) -> tuple[int | None, int]:
+    """Indices of the objectives shown: cost across, accuracy up; a lone objective stands over the trial number."""
+    if len(goals) == 1:
+        return None, 0
+    across, up = goal_index(goals, "minimize"), goal_index(goals, "maximize")
+    return (0, 1) if across is None or up is None else (across, up)
+
+
+def _title(metric: str) -> str:
+    return _TITLES.get(metric, metric)
+
+
+def _axis(title: str, metric: str, values: Sequence[float]) -> Axis:
+    if not values or min(values) <= 0:
+        return Axis(title, metric, False, (), ())
+    ticks = log_ticks(min(values), max(values))
+    return Axis(title, metric, True, ticks, tuple(units.metric(metric, tick) for tick in ticks))
+
+
+def _axis_of(goal: Goal, values: Sequence[float]) -> Axis:
+    title = _title(goal.metric)
+    return _axis(title, goal.metric, [] if goal.maximize else values)
+
+
+def log_ticks(low: float, high: float) -> tuple[float, ...]:
+    """Round numbers in low … high for a log axis: two to seven of them over any range.
+
+    The densest that fit of tenths of a decade, fifths, 1-2-5, decades, and every so many decades; over a range
+    too narrow to hold two, its ends.
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    decades = range(first, last + 1)
+    for factors in _TICK_FACTORS:
+        ticks = tuple(tick for e in decades for f in factors if low <= (tick := f * 10.0**e) <= high)
+        if len(ticks) < 2:
+            return tuple(dict.fromkeys((low, high)))
+        if len(ticks) < 8:
+            return ticks
+    return tuple(10.0**e for e in decades[:: math.ceil(len(decades) / 7)] if low <= 10.0**e <= high)
+
+
+def _steps(front: Iterable[Dot], right: float) -> tuple[tuple[float, float], ...]:
+    """Corners of the line under which nothing measured lies: flat until the next point pays off."""
+    corners: list[tuple[float, float]] = []
+    for dot in sorted(front, key=lambda dot: (dot.x, dot.y)):
+        if corners:
+            corners.append((dot.x, corners[-1][1]))
+        corners.append((dot.x, dot.y))
+    if corners and corners[-1][0] < right:
+        corners.append((right, corners[-1][1]))
+    return tuple(corners)
+
+
+def _hover(point: Point) -> str:
+    lines = [f"trial {point.number} ({point.origin})" if point.origin else f"trial {point.number}"]
+    for goal, value, error in zip(point.goals, point.values, point.errors, strict=True):
+        shown = units.metric(goal.metric, value) if error is None else units.accuracy(value, error)
+        lines.append(f"{goal.metric}: {shown}")
+    for path, value in point.params.items():
+        lines.append(f"{path} = {value:.4g}" if isinstance(value, float) else f"{path} = {value}")
+    return "<br>".join(line.replace("<", "&lt;") for line in lines)
+
+
+def _caption(frontier: Frontier, evaluated: tuple[int, int] | None, with_errors: bool) -> str:
+    parts = [_plural(len(frontier.points), "complete trial")]
+    others = {state: n for state, n in frontier.states.items() if state != "complete"}
+    if others:
+        told = ", ".join(f"{n} {state}" for state, n in sorted(others.items()))
+        parts.append(f"not shown: {told}")
+    if evaluated is not None:
+        problems, samples = evaluated
+        parts.append(f"each evaluated on {_plural(problems, 'problem')} × {_plural(samples, 'sample')}")
+    if with_errors:
+        parts.append("error bars: ±1 standard error")
+    return "; ".join(parts)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

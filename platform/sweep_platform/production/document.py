@@ -1,0 +1,231 @@
+"""The production file: a trial's config with where it comes from and what it measured."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sweep_platform import units
+from sweep_platform.errors import BadInput, Fault
+from sweep_platform.frontier import goal_index, points
+from sweep_platform.trainers import Trainer, load_trainer
+from sweep_platform.yaml_file import read_yaml, to_yaml, write_atomically
+
+if TYPE_CHECKING:
+    from run_ledger import Ledger, SweepRecord, TrialRecord
+
+FORMATS = ("dapo",)
+# What a trial's run sets for itself; the same config elsewhere has its own.
+_PLACES = ("trainer.default_local_dir", "trainer.num_threads")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Provenance(_Part):
+    """Where a production config comes from."""
+
+    sweep: str
+    """Name of the sweep."""
+    version: int = Field(ge=1)
+    """Version of the sweep."""
+    trial: int = Field(ge=0)
+    """Number of the trial in it."""
+    commit: str | None = None
+    """Git commit of the code that ran the sweep, when known."""
+    accuracy_metric: str | None = None
+    """The sweep's first maximised objective."""
+    accuracy: float | None = None
+    """Its value in the trial."""
+    accuracy_se: float | None = None
+    """Its standard error."""
+    cost_metric: str | None = None
+    """The sweep's first minimised objective."""
+    cost: float | None = None
+    """Its value in the trial, in the metric's unit."""
+    exported_at: datetime
+    """When the file was written (UTC)."""
+
+
+class ProductionFile(_Part):
+    """What stands in the file."""
+
+    trainer: str
+    """Name of the trainer."""
+    provenance: Provenance | None = None
+    """Absent in a file written by hand."""
+    config: dict[str, Any]
+    """The trainer's whole config."""
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    """A production file that was read and found right."""
+
+    path: Path
+    file: ProductionFile
+    trainer: Trainer
+    config: BaseModel
+    """The trainer's own `Config`."""
+
+
+def export(ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "dapo", force: bool = False) -> Path:
+    """Write a complete trial's config as a production file.
+
+    Args:
+        ledger: Where the sweep is.
+        address: `name` or `name@version`.
+        trial: Number of a complete trial.
+        out: The file to write; missing folders are made.
+        to: Form of the config; `dapo` is this project's own.
+        force: Overwrite an existing file.
+
+    Raises:
+        BadInput: no such sweep or complete trial, an unknown form, or a file that exists or can't be written.
+    """
+    faults = []
+    if to not in FORMATS:
+        faults.append(Fault("--to", repr(to), f"one of {list(FORMATS)}", "choose one of these"))
+    if out.exists() and not force:
+        faults.append(Fault("--out", f"{out}, which exists", "a new file", "choose another name, or add --force"))
+    if faults:
+        raise BadInput(faults)
+    sweep, record = _find(ledger, address, trial)
+    document = ProductionFile(
+        trainer=str(sweep.spec["trainer"]), provenance=_provenance(sweep, record), config=_portable(record.config)
+    )
+    try:
+        write_atomically(out, _header(document, out) + to_yaml(document.model_dump(mode="json")))
+    except OSError as error:
+        reason = f"{out} ({error.strerror})"
+        raise BadInput([Fault("--out", reason, "a file that can be written", "choose another")]) from error
+    return out
+
+
+def _find(ledger: Ledger, address: str, number: int) -> tuple[SweepRecord, TrialRecord]:
+    sweep = ledger.find_sweep(address)
+    if sweep is None:
+        known = sorted({record.name for record in ledger.sweeps()})
+        raise BadInput([Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")])
+    trials = {trial.number: trial for trial in ledger.trials(sweep.id)}
+    complete = [point.number for point in points(sweep, trials.values())]
+    if number not in complete:
+        got = f"{number}, which is {trials[number].state}" if number in trials else str(number)
+        need = f"a complete trial of {sweep.address}: one of {complete}" if complete else "a complete trial"
+        do = "choose one of these" if complete else "let the sweep finish first"
+        raise BadInput([Fault("--trial", got, need, do)])
+    return sweep, trials[number]
+
+
+def _provenance(sweep: SweepRecord, trial: TrialRecord) -> Provenance:
+    (point,) = points(sweep, [trial])
+    accuracy, cost = goal_index(point.goals, "maximize"), goal_index(point.goals, "minimize")
+    return Provenance(
+        sweep=sweep.name,
+        version=sweep.version,
+        trial=trial.number,
+        commit=sweep.commit,
+        accuracy_metric=None if accuracy is None else point.goals[accuracy].metric,
+        accuracy=None if accuracy is None else point.values[accuracy],
+        accuracy_se=None if accuracy is None else point.errors[accuracy],
+        cost_metric=None if cost is None else point.goals[cost].metric,
+        cost=None if cost is None else point.values[cost],
+        exported_at=datetime.now(UTC).replace(microsecond=0),
+    )
+
+
+def _portable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config without the places and the thread count of the machine that ran it."""
+    plain: dict[str, Any] = copy.deepcopy(dict(config))
+    for path in _PLACES:
+        section, key = path.split(".")
+        if key in plain.get(section, {}):
+            plain[section] = {**plain[section], key: None}
+    return plain
+
+
+def _header(document: ProductionFile, out: Path) -> str:
+    origin = document.provenance
+    lines = []
+    if origin is not None:
+        lines.append(f"Trial {origin.trial} of sweep {origin.sweep}@{origin.version}.")
+        if origin.accuracy is not None:
+            lines.append(f"Measured {origin.accuracy_metric} {units.accuracy(origin.accuracy, origin.accuracy_se)}.")
+        if origin.cost_metric is not None and origin.cost is not None:
+            lines.append(f"Paid {origin.cost_metric} {units.metric(origin.cost_metric, origin.cost)}.")
+    lines.append(f"Run it, and again to resume: platform train {out}")
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def load_production(path: Path, overrides: Sequence[str] = ()) -> Production:
+    """Read a production file and check it in full.
+
+    Args:
+        path: The file.
+        overrides: `dotted.key=value` settings for its config, values as in YAML.
+
+    Raises:
+        BadInput: every fault found, each as `file:key.path`.
+    """
+    tree = read_yaml(path)
+    try:
+        file = ProductionFile.model_validate(tree)
+    except ValidationError as error:
+        raise BadInput(_faults(error, f"{path}:")) from error
+    config = _with_overrides(file.config, overrides)
+    trainer = load_trainer(file.trainer)
+    try:
+        return Production(path, file, trainer, trainer.Config.model_validate(config))
+    except ValidationError as error:
+        raise BadInput(_faults(error, f"{path}:config.")) from error
+
+
+def _with_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    import yaml
+
+    changed: dict[str, Any] = copy.deepcopy(dict(config))
+    faults = []
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        *sections, key = path.split(".")
+        place: Any = changed
+        for section in sections:
+            place = place.setdefault(section, {}) if isinstance(place, dict) else None
+        if not equals or not key or not isinstance(place, dict):
+            do = "write it like trainer.total_training_steps=60"
+            faults.append(Fault("override", repr(override), "key.path=value with a key of the config", do))
+            continue
+        try:
+            place[key] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            faults.append(Fault("override", repr(override), "a value that is valid YAML", "quote it"))
+    if faults:
+        raise BadInput(faults)
+    return changed
+
+
+def _faults(error: ValidationError, prefix: str) -> list[Fault]:
+    found = []
+    for entry in error.errors(include_url=False):
+        where = prefix + ".".join(str(part) for part in entry["loc"])
+        kind = entry["type"]
+        if kind == "extra_forbidden":
+            found.append(Fault(where, repr(entry["input"]), "no such key", "remove it, or check its spelling"))
+        elif kind == "missing":
+            found.append(Fault(where, "nothing", "a value", "add it"))
+        else:
+            need = entry["msg"].removeprefix("Value error, ")
+            found.append(Fault(where.rstrip(".:"), _shown(entry["input"]), need[:1].lower() + need[1:], "correct it"))
+    return found
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -1,0 +1,108 @@
+"""A production run's own record on disk: what it was started with, each step, and how it ended.
+
+    <folder>/run.json      config, creation time, state, reason
+    <folder>/steps.jsonl   one line a step
+    <folder>/checkpoints/  the trainer's
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sweep_platform.errors import PlatformError
+from sweep_platform.yaml_file import write_atomically
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One recorded step."""
+
+    step: int
+    total_steps: int
+    metrics: Mapping[str, float]
+    final: bool
+    at: datetime
+
+
+class Journal:
+    """The record of the run in `folder`; one process at a time, see `held`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._head = folder / "run.json"
+        self._lines = folder / "steps.jsonl"
+        self.head: dict[str, Any] = json.loads(self._head.read_text("utf-8")) if self._head.exists() else {}
+        self.steps: list[Step] = list(self._read())
+
+    @property
+    def checkpoints(self) -> Path:
+        """The trainer's folder."""
+        return self.folder / "checkpoints"
+
+    @property
+    def created_at(self) -> datetime:
+        """When the run was first started."""
+        return datetime.fromisoformat(self.head["created_at"])
+
+    @property
+    def final(self) -> Step | None:
+        """The last step, if the run is complete."""
+        return self.steps[-1] if self.steps and self.steps[-1].final else None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes out.
+
+        Raises:
+            PlatformError: another one is running this.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise PlatformError(
+                    f"{self.folder}: another process runs this; wait for it, or give this run another --name"
+                ) from error
+            yield
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Record the start of a run, or of its continuation."""
+        now = datetime.now(UTC).isoformat()
+        self._save({"created_at": now} | self.head | {"config": dict(config), "state": "running", "reason": None})
+
+    def end(self, state: str, reason: str | None = None) -> None:
+        """Record how the run ended: complete, failed or interrupted."""
+        self._save(self.head | {"state": state, "reason": reason})
+
+    def append(self, step: Step) -> None:
+        """Record a step; one that is recorded already (the run went back to a checkpoint) stays as it is."""
+        if self.steps and step.step <= self.steps[-1].step and not (step.final and not self.steps[-1].final):
+            return
+        line = asdict(step) | {"at": step.at.isoformat()}
+        with self._lines.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self.steps.append(step)
+
+    def _save(self, head: dict[str, Any]) -> None:
+        self.head = head
+        write_atomically(self._head, json.dumps(head, indent=2) + "\n")
+
+    def _read(self) -> Iterator[Step]:
+        """The whole lines; a part of one, left by a crash, is cut off."""
+        if not self._lines.exists():
+            return
+        text = self._lines.read_bytes()
+        whole = text[: text.rfind(b"\n") + 1]
+        if whole != text:
+            self._lines.write_bytes(whole)
+        for line in whole.splitlines():
+            fields = json.loads(line)
+            yield Step(**{**fields, "at": datetime.fromisoformat(fields["at"])})

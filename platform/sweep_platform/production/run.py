@@ -1,0 +1,232 @@
+"""Training a production file: prepare, train, resume, and its own run in MLflow."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from sweep_platform.errors import BadInput, Fault, PlatformError
+from sweep_platform.home import Home
+from sweep_platform.production.document import Production, load_production
+from sweep_platform.production.journal import Journal, Step
+from sweep_platform.tracking.names import flatten
+from sweep_platform.tracking.runs import StepRecord, step_metrics
+from sweep_platform.tracking.samples import FILE, TAG, TAG_VALUE, samples_table
+from sweep_platform.tracking.single import RunDescription, RunProjection
+from sweep_platform.tracking.store import Store
+from sweep_platform.trainers import EvaluatedSample, StepMetrics
+from sweep_platform.yaml_file import to_yaml
+
+Progress = Callable[[str, int, int], None]
+OnStep = Callable[[StepMetrics], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProductionResult:
+    """How a production run stands once it is complete."""
+
+    name: str
+    folder: Path
+    """Its record and checkpoints."""
+    metric: str
+    """The accuracy's metric."""
+    accuracy: float | None
+    """None if the trainer reported no such metric."""
+    accuracy_se: float | None
+    metrics: Mapping[str, float]
+    """All metrics of the last step."""
+    steps: int
+    resumed_from: int | None
+    """Last step recorded by an earlier process; None for a run without one."""
+    finished_before: bool
+    """The run was complete already, and nothing was trained."""
+
+
+def run_production(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    home: Home,
+    store: Store | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+    on_step: OnStep | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> ProductionResult:
+    """Train a production file to its end, or continue where an earlier call was stopped.
+
+    Args:
+        path: The file, as `export` writes it.
+        overrides: `dotted.key=value` settings for its config.
+        home: Where the run's folder goes.
+        store: MLflow's store; None takes the home's.
+        name: Name of the run and its folder; None takes the file's name.
+        progress: Called during long preparation.
+        on_step: Called after each step that is recorded.
+        warn: Takes the line that says that MLflow can't be written.
+
+    Raises:
+        BadInput: the file is wrong, or differs from what this run was started with.
+        PlatformError: the trainer failed, or reported a number that is not finite.
+        KeyboardInterrupt: as the user pressed it; the same call resumes.
+    """
+    production = load_production(path, overrides)
+    journal = Journal(home.run_dir(name or path.stem))
+    with journal.held():
+        journal = Journal(journal.folder)
+        plain = production.config.model_dump(mode="json")
+        _check_unchanged(path, journal, plain)
+        metric = _metric(production)
+        if journal.final is not None:
+            return _result(journal, metric, resumed_from=journal.final.step, finished_before=True)
+        config = _placed(production, journal.checkpoints)
+        _preflight(path, production, config)
+        run = _Run(production, journal, on_step)
+        store = store or Store(home.mlflow_uri, home.artifacts)
+        resumed_from = journal.steps[-1].step if journal.steps else None
+        run.train(config, plain, store, progress, warn)
+        return _result(journal, metric, resumed_from=resumed_from, finished_before=False)
+
+
+class _Run:
+    """One process's part of a production run."""
+
+    def __init__(self, production: Production, journal: Journal, on_step: OnStep | None) -> None:
+        self._production = production
+        self._journal = journal
+        self._on_step = on_step
+        self._evaluation: Sequence[EvaluatedSample] = ()
+
+    def train(
+        self,
+        config: BaseModel,
+        plain: Mapping[str, Any],
+        store: Store,
+        progress: Progress | None,
+        warn: Callable[[str], None] | None,
+    ) -> None:
+        """Prepare and train, and record how it ended, whatever happens."""
+        trainer, journal = self._production.trainer, self._journal
+        journal.begin(plain)
+        options = {} if warn is None else {"warn": warn}
+        projection = RunProjection(store, self._description(plain), self._records, **options)
+        try:
+            trainer.prepare(config, progress)
+            trainer.train(config, self._report)
+            if journal.final is None:
+                raise PlatformError("the trainer ended before its last step")
+        except BaseException as error:
+            self._failed(projection, error)
+            if isinstance(error, Exception) and not isinstance(error, PlatformError):
+                raise PlatformError(f"{journal.folder.name} failed: {_told(error)}") from error
+            raise
+        journal.end("complete")
+        projection.end("FINISHED", datetime.now(UTC), {"state": "complete", TAG: TAG_VALUE}, self._samples())
+
+    def _report(self, step: StepMetrics) -> bool:
+        metrics = step_metrics(step.metrics, step.cost)
+        bad = {name: value for name, value in metrics.items() if not math.isfinite(value)}
+        if bad:
+            told = ", ".join(f"{name} is {value}" for name, value in bad.items())
+            raise PlatformError(f"{self._journal.folder.name} failed at step {step.step}: {told}")
+        if step.evaluation:
+            self._evaluation = tuple(step.evaluation)
+        self._journal.append(Step(step.step, step.total_steps, metrics, step.final, datetime.now(UTC)))
+        if self._on_step is not None:
+            self._on_step(step)
+        return True
+
+    def _failed(self, projection: RunProjection, error: BaseException) -> None:
+        interrupted = not isinstance(error, Exception)
+        state, status = ("interrupted", "KILLED") if interrupted else ("failed", "FAILED")
+        reason = None if interrupted else _told(error)
+        self._journal.end(state, reason)
+        # A second Ctrl-C while MLflow is brought up to date must not hide the first.
+        with suppress(KeyboardInterrupt):
+            tags = {"state": state} | ({"reason": reason} if reason else {})
+            projection.end(status, datetime.now(UTC), tags)
+
+    def _records(self) -> list[StepRecord]:
+        return [StepRecord(step.step, step.metrics, step.at) for step in self._journal.steps]
+
+    def _samples(self) -> dict[str, str]:
+        return {FILE: samples_table(self._evaluation)}
+
+    def _description(self, plain: Mapping[str, Any]) -> RunDescription:
+        journal, origin = self._journal, self._production.file.provenance
+        tags = {"file": str(self._production.path)}
+        if origin is not None:
+            tags |= {f"provenance.{key}": str(value) for key, value in origin.model_dump(mode="json").items()}
+        return RunDescription(
+            name=journal.folder.name,
+            uid=f"{journal.folder.name} {journal.created_at.isoformat()}",
+            started=journal.created_at,
+            params=plain,
+            tags=tags,
+            texts={"config.yaml": to_yaml(plain)},
+        )
+
+
+def _told(error: BaseException) -> str:
+    return str(error) if isinstance(error, PlatformError) else f"{type(error).__name__}: {error}"
+
+
+def _metric(production: Production) -> str:
+    origin = production.file.provenance
+    return (origin.accuracy_metric if origin else None) or "val/accuracy"
+
+
+def _placed(production: Production, folder: Path) -> BaseModel:
+    """The config with its checkpoints in the run's folder."""
+    tree = production.config.model_dump(mode="json")
+    tree["trainer"] = {**tree.get("trainer", {}), "default_local_dir": str(folder)}
+    return production.trainer.Config.model_validate(tree)
+
+
+def _check_unchanged(path: Path, journal: Journal, config: Mapping[str, Any]) -> None:
+    """Refuse to continue a run under another config: its result would belong to neither."""
+    before = dict(flatten(journal.head.get("config", config)))
+    now = dict(flatten(json.loads(json.dumps(config))))
+    faults = [
+        Fault(
+            f"{path}:config.{key}",
+            str(now.get(key, "nothing")),
+            f"{before.get(key, 'nothing')}, as {journal.folder} was started with",
+            "set it back, or start another run with --name",
+        )
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
+    if faults:
+        raise BadInput(faults)
+
+
+def _preflight(path: Path, production: Production, config: BaseModel) -> None:
+    found = production.trainer.preflight(config)
+    if found:
+        raise BadInput([Fault(f"{path}:config.{f.key}", f.got, f.need, f.do) for f in found])
+
+
+def _result(
+    journal: Journal, metric: str, *, resumed_from: int | None, finished_before: bool
+) -> ProductionResult:
+    last = journal.steps[-1]
+    return ProductionResult(
+        name=journal.folder.name,
+        folder=journal.folder,
+        metric=metric,
+        accuracy=last.metrics.get(metric),
+        accuracy_se=last.metrics.get(f"{metric}_se"),
+        metrics=last.metrics,
+        steps=last.step,
+        resumed_from=resumed_from,
+        finished_before=finished_before,
+    )

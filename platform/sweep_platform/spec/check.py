@@ -1,0 +1,163 @@
+"""What a spec says about its trainer, held against the trainer's Config class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from sweep_platform.errors import BadInput, Fault
+from sweep_platform.spec import metrics
+from sweep_platform.spec.domains import Domain
+from sweep_platform.spec.expressions import Expression, ExpressionError
+from sweep_platform.spec.faults import Where, from_pydantic, show
+from sweep_platform.spec.model import SweepSpec
+from sweep_platform.spec.paths import did_you_mean, flatten, leaves, refuse_value
+from sweep_platform.trainers import load_trainer
+
+_OWN = ("model", "data")
+"""Sections of the trainer's config that are keys of the spec; the others are under `config`."""
+
+
+def user_key(path: str) -> str:
+    """A path in the trainer's config as the spec's key."""
+    return path if path.split(".", 1)[0] in _OWN else f"config.{path}"
+
+
+class TrainerChecks:
+    """Checks against one trainer's Config; each adds its faults to a list."""
+
+    def __init__(self, config: type[BaseModel], where: Where) -> None:
+        self.config = config
+        self.where = where
+        self.fields = dict(leaves(config))
+        self.paths = frozenset(self.fields)
+
+    def base_config(self, tree: Mapping[str, Any], faults: list[Fault]) -> dict[str, Any] | None:
+        """The base config with every default filled in; None where it is not valid."""
+        own = {key: tree[key] for key in _OWN if key in tree}
+        config = tree.get("config", {})
+        if not isinstance(config, Mapping):
+            return None
+        for key in set(config) & set(_OWN):
+            need = f"{key} as a key of the spec"
+            faults.append(Fault(self.where(f"config.{key}"), show(config[key]), need, "move it out of config"))
+        sections = {key: value for key, value in config.items() if key not in _OWN}
+        self._seed(sections, tree.get("seed"))
+        try:
+            valid = self.config.model_validate({**own, **sections})
+        except ValidationError as error:
+            faults += from_pydantic(
+                error, self.config, self.where, lambda loc: user_key(".".join(str(part) for part in loc))
+            )
+            return None
+        return valid.model_dump(mode="json")
+
+    def _seed(self, sections: dict[str, Any], seed: Any) -> None:
+        """The sweep's seed seeds the trials too, unless their config names one."""
+        trainer = sections.get("trainer", {})
+        if "trainer.seed" in self.paths and isinstance(trainer, Mapping) and isinstance(seed, int):
+            sections["trainer"] = {"seed": seed, **trainer}
+
+    def search(self, domains: Mapping[str, Domain], faults: list[Fault]) -> None:
+        """Each searched path exists, and its field takes each value."""
+        for path, domain in domains.items():
+            key = f"search.{path}"
+            info = self.fields.get(path)
+            if info is None:
+                advice = did_you_mean(path, sorted(self.paths), "name a field of the trainer's config")
+                faults.append(Fault(self.where(key), f"unknown path {path!r}", "a field of the config", advice))
+                continue
+            for value in domain.samples():
+                if (need := refuse_value(info, value)) is not None:
+                    place = self.where(f"{key}.{domain.kind}")
+                    faults.append(Fault(place, show(value), f"{need}, as {path} takes", "take it out, or change it"))
+
+    def conditions(
+        self, domains: Mapping[str, Domain], constraints: Any, base: Mapping[str, Any] | None, faults: list[Fault]
+    ) -> None:
+        """`when` and constraints parse, name what exists, can be evaluated, and don't go round in circles."""
+        values = None if base is None else flatten(base)
+        depends: dict[str, frozenset[str]] = {}
+        for path, domain in domains.items():
+            if domain.when is not None:
+                found = self._expression(domain.when, f"search.{path}.when", values, faults)
+                depends[path] = found.names if found else frozenset()
+        for path in _cycle(depends):
+            need = "conditions that don't depend on each other in a circle"
+            faults.append(Fault(self.where(f"search.{path}.when"), show(domains[path].when), need, "drop one of them"))
+        for index, text in enumerate(constraints if isinstance(constraints, list) else ()):
+            if isinstance(text, str):
+                self._constraint(text, f"constraints.{index}", values, faults)
+
+    def _constraint(self, text: str, key: str, values: Mapping[str, Any] | None, faults: list[Fault]) -> None:
+        bound = metrics.MetricBound.parse(text)
+        if bound is None:
+            self._expression(text, key, values, faults)
+        elif not metrics.exists(bound.metric):
+            need = f"a metric that trials report: {', '.join(metrics.NAMES)}"
+            faults.append(Fault(self.where(key), repr(bound.metric), need, metrics.advice(bound.metric)))
+
+    def _expression(
+        self, text: str, key: str, values: Mapping[str, Any] | None, faults: list[Fault]
+    ) -> Expression | None:
+        try:
+            expression = Expression.parse(text)
+        except ExpressionError as error:
+            faults.append(Fault(self.where(key), show(text), str(error), "rewrite it"))
+            return None
+        unknown = sorted(expression.names - self.paths)
+        for name in unknown:
+            advice = did_you_mean(name, sorted(self.paths), "name a field, or quote a string: 'mean'")
+            faults.append(Fault(self.where(key), f"unknown name {name!r}", "fields of the trainer's config", advice))
+        if not unknown and values is not None:
+            try:
+                expression.evaluate(values)
+            except ExpressionError as error:
+                faults.append(Fault(self.where(key), show(text), f"values that compare ({error})", "rewrite it"))
+        return expression
+
+
+def _cycle(depends: Mapping[str, frozenset[str]]) -> list[str]:
+    """The parameters whose conditions lead back to themselves."""
+    return [path for path in depends if path in _reach(path, depends)]
+
+
+def _reach(start: str, depends: Mapping[str, frozenset[str]]) -> set[str]:
+    seen: set[str] = set()
+    todo = list(depends.get(start, ()))
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += depends.get(name, ())
+    return seen
+
+
+def objective_faults(objectives: Any, where: Where) -> list[Fault]:
+    """Objectives whose metric no trial reports."""
+    need = f"a metric that trials report: {', '.join(metrics.NAMES)}"
+    names = [(i, o.get("metric")) for i, o in enumerate(objectives if isinstance(objectives, list) else ()) if isinstance(o, Mapping)]
+    return [
+        Fault(where(f"objectives.{i}.metric"), repr(name), need, metrics.advice(name))
+        for i, name in names
+        if isinstance(name, str) and not metrics.exists(name)
+    ]
+
+
+def check_spec(spec: SweepSpec, devices: int | None = None) -> None:
+    """Run the trainer's preflight on the base config: files, lengths, sizes against the devices.
+
+    Args:
+        spec: a loaded spec.
+        devices: devices of one trial; None takes the spec's `hardware.devices`.
+
+    Raises:
+        BadInput: with all faults, under the spec's keys.
+    """
+    trainer = load_trainer(spec.trainer)
+    config = trainer.Config.model_validate(spec.trial_config({}))
+    found: Sequence[Any] = trainer.preflight(config, devices or spec.hardware.devices)
+    if found:
+        raise BadInput([Fault(f"{spec.name}:{user_key(f.key)}", f.got, f.need, f.do) for f in found])

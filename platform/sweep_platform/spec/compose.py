@@ -1,0 +1,249 @@
+"""From YAML files and dotted overrides to one plain tree, by Hydra, with every failure as faults.
+
+A spec's groups (`model`, `data`, `hardware`) are found beside the spec, then among the packaged presets.
+An override of a key that the file doesn't write is taken (Hydra would ask for a `+`): unknown keys are caught
+later, with a suggestion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweep_platform.errors import BadInput, Fault
+
+GROUPS = ("model", "data", "hardware")
+_MAX_BYTES = 1_000_000
+
+
+def presets_dir() -> Path:
+    """The packaged presets: inside the wheel, or `sweeps/` of a source checkout."""
+    package = Path(__file__).resolve().parents[1]
+    packaged = package / "presets"
+    return packaged if packaged.is_dir() else package.parents[1] / "sweeps"
+
+
+@dataclass(slots=True)
+class Composed:
+    """A composed spec, not yet checked."""
+
+    path: Path
+    tree: dict[str, Any]
+    """Plain, interpolations resolved."""
+    choices: dict[str, Path] = field(default_factory=dict)
+    """Group -> the file that was picked."""
+    overridden: frozenset[str] = frozenset()
+    """Dotted keys that came from the command line."""
+
+    def where(self, key: str) -> str:
+        """`file:key` of the place where the user wrote `key`."""
+        if any(key == over or key.startswith(f"{over}.") or over.startswith(f"{key}.") for over in self.overridden):
+            return f"override:{key}"
+        group, _, rest = key.partition(".")
+        written = read_yaml(self.path)
+        if group in self.choices and not _has(written, key):
+            return f"{shown(self.choices[group])}:{rest or group}"
+        return f"{shown(self.path)}:{key}"
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be: relative to the current folder where it lies below it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _has(tree: Any, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(tree, Mapping) or part not in tree:
+            return False
+        tree = tree[part]
+    return True
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read one YAML mapping, duplicate keys refused.
+
+    Raises:
+        BadInput: missing, a folder, not text, empty, or not YAML; with line and column.
+    """
+    from omegaconf._utils import get_yaml_loader
+
+    where = shown(path)
+    if path.is_dir():
+        raise BadInput([Fault(where, "a folder", "a .yaml file", "name a file in it")])
+    if not path.is_file():
+        near = sorted(p.stem for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        raise BadInput([Fault(where, "no such file", "a .yaml file", f"there are {near}" if near else "check the path")])
+    try:
+        data = path.read_bytes()
+        if len(data) > _MAX_BYTES:
+            raise BadInput([Fault(where, f"{len(data)} bytes", f"at most {_MAX_BYTES}", "name a sweep spec")])
+        tree = yaml.load(data.decode("utf-8"), Loader=get_yaml_loader())
+    except OSError as error:
+        raise BadInput([Fault(where, str(error.strerror), "a file that can be read", "check its permissions")]) from error
+    except UnicodeDecodeError as error:
+        got = f"byte 0x{data[error.start]:02x} at {error.start}"
+        raise BadInput([Fault(where, got, "UTF-8 text", "name a YAML file")]) from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadInput([yaml_fault(error, where)]) from error
+    if tree is None:
+        raise BadInput([Fault(where, "an empty file", "a sweep spec", "start from sweeps/aime.yaml")])
+    if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
+        raise BadInput([Fault(where, type(tree).__name__, "a mapping of names to values", "write key: value lines")])
+    return tree
+
+
+def yaml_fault(error: Exception, where: str) -> Fault:
+    """A YAML error as a fault with line and column."""
+    mark = getattr(error, "problem_mark", None)
+    place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+    problem = getattr(error, "problem", None) or _first_line(error)
+    return Fault(place, str(problem).rstrip(), "valid YAML, each key once", "correct this line")
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def compose(path: Path, overrides: Sequence[str]) -> Composed:
+    """Compose the spec in `path` under Hydra's overrides.
+
+    Raises:
+        BadInput: with every fault that can be seen at this stage.
+    """
+    path = path.absolute()
+    written = read_yaml(path)
+    if path.suffix != ".yaml":
+        raise BadInput([Fault(shown(path), f"suffix {path.suffix!r}", ".yaml", "rename the file")])
+    folders = [path.parent, presets_dir()]
+    defaults = _defaults(written, shown(path))
+    parsed = _Overrides(folders, frozenset(defaults))
+    parsed.read(overrides)
+    if parsed.faults:
+        raise BadInput(parsed.faults)
+    for group, choice in (defaults | parsed.picked).items():
+        read_yaml(_group_file(folders, group, choice, f"{shown(path)}:defaults.{group}"))
+    tree = _hydra(path, folders[1], parsed.hydra)
+    result = Composed(path, tree, overridden=frozenset(parsed.keys))
+    for group in GROUPS:
+        choice = (defaults | parsed.picked).get(group)
+        if isinstance(tree.get(group), str):
+            choice = tree[group]
+            tree[group] = read_yaml(_group_file(folders, group, choice, result.where(group)))
+        if choice is not None:
+            result.choices[group] = _group_file(folders, group, choice, result.where(group))
+    return result
+
+
+def _defaults(written: Mapping[str, Any], where: str) -> dict[str, str]:
+    """The groups in a spec's defaults list: `- model: tiny`."""
+    entries = written.get("defaults", [])
+    if not isinstance(entries, list):
+        raise BadInput([Fault(f"{where}:defaults", repr(entries), "a list such as [{model: tiny}]", "write a list")])
+    picked = {}
+    for entry in entries:
+        if isinstance(entry, Mapping):
+            for key, choice in entry.items():
+                group = str(key).removeprefix("override ").removeprefix("optional ").strip("/ ")
+                if group in GROUPS and isinstance(choice, str):
+                    picked[group] = choice
+    return picked
+
+
+def _group_file(folders: Sequence[Path], group: str, choice: str, where: str) -> Path:
+    """The file of one choice of a group."""
+    for folder in folders:
+        file = folder / group / f"{choice.removesuffix('.yaml')}.yaml"
+        if file.is_file():
+            return file
+    available = sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
+    do = f"or set {group}.path to a folder" if group == "model" else f"or write the keys of {group} yourself"
+    raise BadInput([Fault(where, repr(choice), f"one of {available}", f"name one of these, {do}")])
+
+
+@dataclass(slots=True)
+class _Overrides:
+    """Command-line overrides, sorted into those for Hydra and those that pick a group."""
+
+    folders: list[Path]
+    groups_in_defaults: frozenset[str]
+    hydra: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    picked: dict[str, str] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+
+    def read(self, overrides: Sequence[str]) -> None:
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+        from hydra.errors import HydraException
+
+        parser = OverridesParser.create()
+        for text in overrides:
+            try:
+                override = parser.parse_override(text)
+            except HydraException as error:
+                got = _first_line(error).removesuffix(".")
+                need = "key=value as in Hydra, e.g. budget.trials=4"
+                self.faults.append(Fault(f"override {text!r}", got, need, "quote what is special: 'key=\"a b\"'"))
+                continue
+            if override.is_sweep_override():
+                do = "put the values under search: {choice: [...]}"
+                self.faults.append(Fault(f"override {text!r}", "several values", "one value", do))
+                continue
+            self._sort(text, override)
+
+    def _sort(self, text: str, override: Any) -> None:
+        key = override.key_or_group
+        plain = not text.startswith(("+", "~"))
+        if key in GROUPS and plain and isinstance(override.value(), str):
+            try:
+                _group_file(self.folders, key, override.value(), f"override {text!r}")
+            except BadInput as error:
+                self.faults += error.faults
+                return
+            if key in self.groups_in_defaults:
+                self.picked[key] = override.value()
+                self.hydra.append(text)
+                return
+        if plain and not key.startswith("hydra."):
+            text = f"++{text}"
+        self.keys.append(key)
+        self.hydra.append(text)
+
+
+def _hydra(path: Path, presets: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Hydra's composition, as a plain tree."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    search_path = [] if presets == path.parent else [f"hydra.searchpath=[file://{presets}]"]
+    where = shown(path)
+    try:
+        with initialize_config_dir(str(path.parent), version_base="1.3"):
+            config = hydra_compose(path.stem, overrides=[*search_path, *overrides])
+        tree = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except yaml.YAMLError as error:
+        raise BadInput([yaml_fault(error, where)]) from error
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None)
+        place = f"{where}:{key}" if key else where
+        fault = Fault(place, _first_line(error), "a value that resolves", "correct it")
+        raise BadInput([fault]) from error
+    except (HydraException, ValueError, OSError) as error:
+        raise BadInput([Fault(where, _hydra_message(error), "a spec that Hydra composes", "correct it")]) from error
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
+
+
+def _hydra_message(error: Exception) -> str:
+    """What Hydra says, on one line."""
+    chain: Iterator[str] = (line.strip() for line in str(error).splitlines())
+    return "; ".join(line for line in chain if line)[:300]

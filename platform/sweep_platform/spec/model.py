@@ -1,0 +1,207 @@
+"""What a sweep is: the frozen, checked form of a spec."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from sweep_platform.spec.domains import Domain
+from sweep_platform.spec.identity import changes, identity_of
+from sweep_platform.spec.paths import put
+
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
+
+
+def _seconds(value: Any) -> Any:
+    """Turn 90, "90", "90s", "10m" or "1h30m" into seconds."""
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.fullmatch(value.replace(" ", ""))
+    if match is None or not any(match.groups()):
+        raise ValueError("need seconds or a duration such as 10m, 1h30m, 90s; write one")
+    hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return hours * 3600 + minutes * 60 + seconds
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+class Part(BaseModel):
+    """A part of a spec: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, serialize_by_alias=True, allow_inf_nan=False
+    )
+
+
+class Objective(Part):
+    """One thing to optimise."""
+
+    metric: str
+    """A metric that trials report; `sweep_platform.spec.metrics` lists them."""
+    direction: Literal["maximize", "minimize"]
+    """Which way is better."""
+
+
+class Prior(Part):
+    """A known-good candidate, tried before the sampler is asked."""
+
+    name: str
+    """File name in `priors/`, `base` (the base config), or `inline-<n>`."""
+    params: dict[str, Any]
+    """Searched path -> value. The sampler fills in paths that are missing."""
+    ignored: dict[str, Any] = {}
+    """What the prior says about paths that this sweep doesn't search."""
+
+
+class SamplerSpec(Part):
+    """Who suggests candidates."""
+
+    name: Literal["tpe", "gp", "nsga2", "random", "qmc", "grid"] = "tpe"
+    """tpe and gp model what was seen, nsga2 evolves it; random, qmc and grid (finite spaces) don't look."""
+    n_startup: Count = 6
+    """tpe, gp: candidates drawn at random before the model is used; priors count."""
+    population: Annotated[int, Field(ge=2, strict=True)] = 8
+    """nsga2: candidates in one generation."""
+
+
+class Budget(Part):
+    """When a sweep ends: whichever limit comes first. Trials refused before they ran don't count."""
+
+    trials: Count = 12
+    """Trials to run."""
+    concurrency: Count = 1
+    """Trials at once; each gets cores // concurrency threads."""
+    cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Total over all trials, in the unit of the first `cost/…` objective."""
+    wall_clock: Seconds | None = None
+    """Seconds (or 10m, 1h30m) after which no new trial starts."""
+
+
+class Hardware(Part):
+    """What trials run on."""
+
+    name: str = "cpu"
+    """A label."""
+    devices: Count = 1
+    """Devices of one trial: bounds tensor and sequence parallel sizes."""
+    cores: Count | None = None
+    """CPU cores shared by the trials that run at once; null takes those of the machine."""
+    memory_gb: Annotated[float, Field(gt=0)] | None = None
+    """Memory of one device; a trial whose `perf/peak_memory_gb` exceeds it is infeasible. null is no limit."""
+
+
+def _named_sampler(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class SweepSpec(Part):
+    """A sweep, complete: `model`, `data` and `config` hold every field of the trainer's config, defaults too,
+    so that a stored spec means the same under another version of the trainer.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    """Names the sweep on the command line."""
+    trainer: str = "dapo"
+    """A trainer's entry-point name."""
+    model: dict[str, Any] = {}
+    """The policy (group)."""
+    data: dict[str, Any] = {}
+    """Prompts, batch sizes and length limits (group)."""
+    hardware: Hardware = Hardware()
+    """The machine (group)."""
+    config: dict[str, Any] = {}
+    """The other sections of the trainer's config."""
+    objectives: Annotated[tuple[Objective, ...], Field(min_length=1)]
+    """What to optimise; usually an accuracy and a cost."""
+    constraints: tuple[str, ...] = ()
+    """Expressions over the config, refused before they cost anything, or bounds on metrics, checked after."""
+    search: Annotated[dict[str, Domain], Field(min_length=1)]
+    """Dotted path in the trainer's config -> domain."""
+    priors: tuple[Prior, ...] = ()
+    """Candidates to try first, in order."""
+    sampler: Annotated[SamplerSpec, BeforeValidator(_named_sampler)] = SamplerSpec()
+    """Who suggests candidates."""
+    budget: Budget = Budget()
+    """When the sweep ends."""
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    """Seeds the sampler and, unless `config.trainer.seed` says otherwise, the trials."""
+
+    @field_validator("objectives")
+    @classmethod
+    def _distinct(cls, value: tuple[Objective, ...]) -> tuple[Objective, ...]:
+        if len({objective.metric for objective in value}) < len(value):
+            raise ValueError("need each metric once; take the double out")
+        return value
+
+    @model_validator(mode="after")
+    def _cost_has_a_currency(self) -> Self:
+        if self.budget.cost is not None and self.cost_metric is None:
+            raise ValueError("budget.cost needs an objective `cost/…` that names its unit; add one, or remove it")
+        return self
+
+    @property
+    def cost_metric(self) -> str | None:
+        """The currency of `budget.cost`: the first objective that is a cost."""
+        return next((o.metric for o in self.objectives if o.metric.startswith("cost/")), None)
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of one trial."""
+        return max(1, (self.hardware.cores or available_cores()) // self.budget.concurrency)
+
+    @property
+    def base(self) -> dict[str, Any]:
+        """The trainer's config before any parameter is set, nested."""
+        return copy.deepcopy({"model": self.model, "data": self.data, **self.config})
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know about the spec although nothing is wrong with it."""
+        return [
+            f"priors.{prior.name}: {path} is not searched; its value {value!r} is not used"
+            for prior in self.priors
+            for path, value in prior.ignored.items()
+        ]
+
+    def trial_config(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The trainer's config of one trial, nested and plain: the base with `params` set.
+
+        Threads are those of this machine unless the spec pins them.
+        """
+        config = self.base
+        section = config.get("trainer")
+        if isinstance(section, dict) and section.get("num_threads", 0) is None:
+            section["num_threads"] = self.threads
+        for path, value in params.items():
+            put(config, path, value)
+        return config
+
+    def identity(self) -> str:
+        """Hash of everything that makes trials comparable; see `sweep_platform.spec.identity`."""
+        return identity_of(self.to_dict())
+
+    def diff(self, stored: Mapping[str, Any]) -> list[str]:
+        """What differs between `stored` (an earlier `to_dict()`) and this spec, a line each, as far as it matters."""
+        return changes(stored, self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spec as JSON-compatible values; `from_dict` restores it without any file."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> SweepSpec:
+        """Restore a spec from `to_dict()`."""
+        return cls.model_validate(stored)
+
+
+def available_cores() -> int:
+    """CPU cores that this process may use."""
+    return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1))
+

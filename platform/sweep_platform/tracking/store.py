@@ -1,0 +1,78 @@
+"""An MLflow tracking store: where it is, a client for it, and its experiments.
+
+Everything goes through MlflowClient with an explicit URI: the fluent API would take MLFLOW_RUN_ID and the
+current folder into account, and write into a run that isn't ours.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_SQLITE = "sqlite:///"
+
+
+@dataclass(frozen=True)
+class Store:
+    """One tracking store."""
+
+    uri: str
+    """`sqlite:///…` or another database, or the address of an MLflow server."""
+    artifacts: Path
+    """Folder for artifacts of a database; a server decides for itself."""
+
+    @property
+    def local(self) -> bool:
+        """Whether this process writes the database itself, rather than through a server."""
+        return not self.uri.startswith(("http://", "https://"))
+
+    @property
+    def database_file(self) -> Path | None:
+        """The SQLite file, when it is one."""
+        return Path(self.uri.removeprefix(_SQLITE)) if self.uri.startswith(_SQLITE) else None
+
+    @cached_property
+    def client(self) -> MlflowClient:
+        """A client; the first use imports MLflow (about 2 s) and creates or migrates the database."""
+        # No phoning home, and no INFO lines (alembic's, MLflow's) through a live table.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        from mlflow import MlflowClient
+
+        for chatty in ("mlflow", "alembic"):
+            logging.getLogger(chatty).setLevel(logging.WARNING)
+        # MLflow's processes race when several open a fresh database: the first one migrates, the rest wait.
+        with self._migration_lock():
+            client = MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
+            client.search_experiments(max_results=1)
+        return client
+
+    @contextmanager
+    def _migration_lock(self) -> Iterator[None]:
+        file = self.database_file
+        if file is None:
+            yield
+            return
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.with_name(f"{file.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def experiment(self, name: str) -> str:
+        """Id of the experiment of that name, created or restored from the bin where needed."""
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            place = (self.artifacts / name).absolute().as_uri() if self.local else None
+            return str(self.client.create_experiment(name, artifact_location=place))
+        if found.lifecycle_stage == "deleted":
+            self.client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)

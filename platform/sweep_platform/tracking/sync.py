@@ -1,0 +1,44 @@
+"""Rebuilding MLflow's runs from the ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sweep_platform.errors import BadInput, Fault, PlatformError
+from sweep_platform.tracking.store import Store
+
+if TYPE_CHECKING:
+    from run_ledger import Ledger
+
+
+def sync(ledger: Ledger, address: str, store: Store) -> int:
+    """Write what MLflow lacks of a sweep; everything, if MLflow's database is gone. Returns the trials looked at.
+
+    Args:
+        ledger: Where the sweep is.
+        address: `name` (its latest version) or `name@version`.
+        store: MLflow's store.
+
+    Raises:
+        BadInput: no such sweep.
+        PlatformError: MLflow can't be written.
+    """
+    sweep = ledger.find_sweep(address)
+    if sweep is None:
+        known = sorted({record.name for record in ledger.sweeps()})
+        raise BadInput([Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")])
+    from mlflow.exceptions import MlflowException
+
+    from sweep_platform.tracking.projector import Projector
+
+    trials = ledger.trials(sweep.id)
+    try:
+        projector = Projector(store, ledger, sweep)
+        projector.start()
+        for trial in trials:
+            projector.trial(trial)
+        if trials and all(trial.state.final for trial in trials):
+            projector.finish(trials)
+    except (MlflowException, OSError) as error:
+        raise PlatformError(f"MLflow at {store.uri} can't be written: {error}") from error
+    return len(trials)

@@ -1,0 +1,108 @@
+"""A decoder small enough that a whole training run takes a second, and groups made by hand."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from dapo.batch import Problem, Response, RolloutGroup, Score
+from dapo.config import Config
+from dapo.model import Decoder, DecoderConfig, Policy, save_policy
+from dapo.tokenizer import byte_tokenizer
+from dapo.warmstart import WORDS, initialise
+
+MakeGroup = Callable[..., RolloutGroup]
+MakeConfig = Callable[..., Config]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Results are bitwise repeatable on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def policy() -> Policy:
+    """An untrained decoder of 25k parameters."""
+    tokenizer = byte_tokenizer(WORDS)
+    config = DecoderConfig(
+        model_type="llama",
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        eos_token_id=tokenizer.eos_id,
+        pad_token_id=tokenizer.pad_id,
+    )
+    model = Decoder(config)
+    initialise(model, torch.Generator().manual_seed(1))
+    return Policy(model, tokenizer, config)
+
+
+@pytest.fixture
+def model_folder(policy: Policy, tmp_path: Path) -> Path:
+    save_policy(policy, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def make_config(model_folder: Path) -> MakeConfig:
+    """Return a config of a run that takes a second; `algorithm__filter_groups__metric="acc"` sets a nested key.
+
+    The grader is one that an untrained model gets right now and then.
+    """
+
+    def make(**changes: object) -> Config:
+        tree: dict[str, object] = {
+            "model": {"path": str(model_folder)},
+            "data": {"train_batch_size": 4, "max_response_length": 8, "val_size": 6},
+            "rollout": {"n": 4, "val_kwargs": {"n": 2}},
+            "actor": {"optim": {"lr": 1e-2}},
+            "reward": {"grader": "custom", "custom_reward_function": "dapo_test_rewards:digits"},
+            "trainer": {"total_training_steps": 3, "num_threads": 1, "device": "cpu", "save_freq": 0, "test_freq": 0},
+        }
+        for path, value in changes.items():
+            *parents, name = path.split("__")
+            node = tree
+            for parent in parents:
+                node = node.setdefault(parent, {})  # type: ignore[assignment]
+            node[name] = value
+        return Config.model_validate(tree)
+
+    return make
+
+
+@pytest.fixture
+def make_group() -> MakeGroup:
+    def make(
+        accuracies: Sequence[float],
+        *,
+        lengths: Sequence[int] | None = None,
+        rewards: Sequence[float] | None = None,
+        extra: Sequence[dict[str, float]] | None = None,
+        finished: Sequence[bool] | None = None,
+    ) -> RolloutGroup:
+        size = len(accuracies)
+        sizes = lengths or [2] * size
+        rewards = rewards or accuracies
+        return RolloutGroup(
+            Problem("p", "set", "1+1", "2"),
+            [5, 6, 7],
+            [
+                Response([8] * length, [-1.0] * length, done, "")
+                for length, done in zip(sizes, finished or [True] * size, strict=True)
+            ],
+            [
+                Score(acc=acc, score=acc, seq_reward=reward, answer="", extra=more)
+                for acc, reward, more in zip(accuracies, rewards, extra or [{}] * size, strict=True)
+            ],
+        )
+
+    return make

@@ -1,0 +1,165 @@
+"""What a run costs: tokens and FLOPs, counted exactly, and seconds, measured by phase.
+
+Cost is counted where the work is done, before anything is thrown away, so filtered and surplus groups, rounds
+that end in nothing and recomputed log-probabilities are all in it. Steps that a kill made a run do twice are
+known from the journal (`dapo.checkpoint`): their seconds are in `device_seconds`, which is what was really
+spent, while `flops` and `tokens` count each step once, so that an interrupted run costs what an uninterrupted
+one does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from dapo.batch import Cost, Response, RolloutGroup
+
+FlopsPerToken = Callable[[float], float]
+"""FLOPs of one forward pass over one token with so much context; linear in the context."""
+DEVICES = 1
+"""Devices that this version runs on."""
+
+
+def generation_flops(prompt_length: int, responses: Sequence[Response], flops: FlopsPerToken) -> float:
+    """FLOPs of generating one group: its prompt once, then each response token.
+
+    FLOPs per token are linear in the context, so a run of tokens costs its length times the cost at its mean
+    context.
+    """
+    total = forward_flops(0, prompt_length, flops)
+    # The last token is drawn and never fed back.
+    return total + sum(
+        forward_flops(prompt_length, len(response.token_ids) - 1, flops)
+        for response in responses
+        if response.token_ids
+    )
+
+
+def forward_flops(context: int, length: int, flops: FlopsPerToken) -> float:
+    """FLOPs of one forward pass over `length` tokens after `context` others; each attends to itself too."""
+    return length * flops(context + (length + 1) / 2)
+
+
+def update_flops(lengths: Sequence[int], passes: int, extra_forward: bool, flops: FlopsPerToken) -> float:
+    """FLOPs of an update: a backward pass costs two forward ones.
+
+    Args:
+        lengths: tokens of each sequence, prompt and response.
+        passes: epochs over them.
+        extra_forward: log-probabilities were computed before the first pass.
+        flops: of one token.
+    """
+    forward = sum(forward_flops(0, length, flops) for length in lengths)
+    return forward * (3 * passes + extra_forward)
+
+
+@dataclass(slots=True)
+class Meter:
+    """Cumulative cost, and the seconds of the current step by phase."""
+
+    cost: Cost = field(default_factory=Cost)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Of the current step, by metric name."""
+
+    @contextmanager
+    def time(self, phase: str) -> Iterator[None]:
+        """Add the block's wall time to `timing_s/<phase>` and to the cost; `testing` counts as evaluation."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            elapsed = time.perf_counter() - start
+            key = f"timing_s/{phase}"
+            self.seconds[key] = self.seconds.get(key, 0.0) + elapsed
+            if phase == "testing":
+                seconds = self.cost.evaluation_device_seconds + elapsed * DEVICES
+                self.cost = replace(self.cost, evaluation_device_seconds=seconds)
+            else:
+                self.cost = replace(self.cost, device_seconds=self.cost.device_seconds + elapsed * DEVICES)
+
+    def spend(self, flops: float, tokens: int = 0) -> None:
+        """Add work of training."""
+        self.cost = replace(self.cost, flops=self.cost.flops + flops, tokens=self.cost.tokens + tokens)
+
+    def spend_evaluation(self, flops: float, tokens: int) -> None:
+        """Add work of evaluation."""
+        self.cost = replace(
+            self.cost,
+            evaluation_flops=self.cost.evaluation_flops + flops,
+            evaluation_tokens=self.cost.evaluation_tokens + tokens,
+        )
+
+    def take_seconds(self) -> dict[str, float]:
+        """Return the seconds by phase since the last call."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds
+
+
+@dataclass(slots=True)
+class RolloutStats:
+    """Sums over every response that one update generated, filtered and surplus ones included."""
+
+    responses: int = 0
+    tokens: int = 0
+    longest: int = 0
+    truncated: int = 0
+    penalised: int = 0
+    """Responses whose reward the overlong penalty lowered."""
+    failed: int = 0
+    """Responses whose grading failed."""
+    acc: float = 0.0
+    score: float = 0.0
+    seq_reward: float = 0.0
+
+    def add(self, groups: Sequence[RolloutGroup]) -> None:
+        """Count scored groups."""
+        for group in groups:
+            for response, score in zip(group.responses, group.scores, strict=True):
+                length = len(response.token_ids)
+                self.responses += 1
+                self.tokens += length
+                self.longest = max(self.longest, length)
+                self.truncated += not response.finished
+                self.penalised += score.seq_reward < score.score
+                self.failed += score.failed
+                self.acc += score.acc
+                self.score += score.score
+                self.seq_reward += score.seq_reward
+
+    def metrics(self) -> dict[str, float]:
+        """Means and shares over responses, by metric name."""
+        count = max(self.responses, 1)
+        return {
+            "reward/acc_mean": self.acc / count,
+            "reward/score_mean": self.score / count,
+            "reward/seq_reward_mean": self.seq_reward / count,
+            "reward/overlong_penalised": self.penalised / count,
+            "reward/grader_failures": float(self.failed),
+            "response_length/mean": self.tokens / count,
+            "response_length/max": float(self.longest),
+            "response_length/clip_ratio": self.truncated / count,
+        }
+
+
+def cost_metrics(cost: Cost) -> dict[str, float]:
+    """The objectives' costs by metric name."""
+    return {
+        "cost/flops": cost.flops,
+        "cost/tokens": float(cost.tokens),
+        "cost/device_seconds": cost.device_seconds,
+    }
+
+
+def peak_memory_gb() -> float:
+    """Highest memory use so far in GiB: the accelerator's if one is used, else the process's."""
+    import resource
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        return float(torch.cuda.max_memory_allocated()) / 2**30
+    # Linux counts in KiB, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

@@ -1,0 +1,288 @@
+"""Checkpoints: atomic, checked, rotating, without pickle.
+
+A checkpoint is a folder `global_step_<N>`: `model/` (a Hugging Face folder, usable as `model.path`),
+`optimizer.safetensors`, `state.json` and `manifest.json` with a checksum for each file. It is written under
+another name, synced and renamed, so it is whole or not there. A damaged one is passed over for the one before
+it.
+
+Beside them, `progress.json` is rewritten after each step: what a run had spent when it was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from dapo.batch import Cost, EvaluatedSample, StepMetrics
+from dapo.config import Config
+from dapo.errors import CheckpointError
+from dapo.model import Policy, load_policy, save_policy
+
+FORMAT = 1
+MANIFEST, STATE, OPTIMIZER, MODEL, PROGRESS = (
+    "manifest.json",
+    "state.json",
+    "optimizer.safetensors",
+    "model",
+    "progress.json",
+)
+_NAME = re.compile(r"global_step_(?P<step>\d+)(?:\.(?P<serial>\d+))?")
+_TEMPORARY = ".unfinished-"
+FREE_TO_CHANGE = ("trainer", "algorithm.filter_groups", "data.gen_batch_size", "data.val", "data.val_size")
+"""What a resumed run may change: its length and place, evaluation, and the knobs that get it out of an
+exhausted sampling. Everything else would mix two experiments."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class RunState:
+    """Everything besides the weights and the optimiser that says where a run is.
+
+    There is no random state: every draw has a generator made from the seed and these counters
+    (`dapo.seeding`).
+    """
+
+    step: int = 0
+    """Updates done."""
+    prompts_drawn: int = 0
+    """Prompts taken from the training set so far: the position in its order, epochs included."""
+    rounds: int = 0
+    """Generation rounds so far."""
+    skipped_updates: int = 0
+    """Updates that had nothing to train on."""
+    cost: Cost = field(default_factory=Cost)
+    last: StepMetrics | None = None
+    """The last step's report, told again on a resume."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint that was read and checked."""
+
+    path: Path
+    state: RunState
+    config: Mapping[str, Any]
+
+    def load_policy(self, config: Config, device: str | torch.device) -> Policy:
+        """Load its weights."""
+        return load_policy(self.path / MODEL, dtype=config.model.dtype, device=device)
+
+    def load_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Restore the optimiser's state in place."""
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for name, tensor in load_file(self.path / OPTIMIZER).items():
+            index, _, key = name.partition(".")
+            state.setdefault(int(index), {})[key] = tensor
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+class Checkpoints:
+    """The checkpoints of one run, in one folder."""
+
+    def __init__(self, folder: str | Path, keep: int) -> None:
+        """Use `folder`, keeping the `keep` latest checkpoints."""
+        self.folder = Path(folder)
+        self.keep = keep
+
+    def save(self, state: RunState, policy: Policy, optimizer: torch.optim.Optimizer, config: Config) -> Path:
+        """Write a checkpoint and delete those beyond the `keep` latest.
+
+        Raises:
+            CheckpointError: the folder can't be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._sweep_unfinished()
+            work = self.folder / f"{_TEMPORARY}{os.getpid()}"
+            work.mkdir()
+            save_policy(policy, work / MODEL)
+            save_file(_optimizer_tensors(optimizer), work / OPTIMIZER)
+            content = {"format": FORMAT, "state": asdict(state), "config": config.model_dump(mode="json")}
+            (work / STATE).write_text(json.dumps(content), "utf-8")
+            files = [path for path in sorted(work.rglob("*")) if path.is_file()]
+            manifest = {str(path.relative_to(work)): _checksum(path) for path in files}
+            (work / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
+            for path in (*files, work / MANIFEST, work / MODEL, work):
+                _sync(path)
+            target = self._free_name(state.step)
+            work.rename(target)
+            _sync(self.folder)
+        except OSError as error:
+            raise CheckpointError(
+                f"trainer.default_local_dir: {self.folder} can't be written ({error})"
+            ) from error
+        for _, old in self._paths()[: -self.keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        return target
+
+    def latest(self, config: Config) -> Found | None:
+        """Return the newest checkpoint that is whole, or None if there is none at all.
+
+        Raises:
+            CheckpointError: it is of another config (every key that differs is named), or all are damaged.
+        """
+        paths = self._paths()
+        for _, path in reversed(paths):
+            try:
+                found = _read(path)
+            except CheckpointError as error:
+                logger.warning("%s; the checkpoint before it is tried", error)
+                continue
+            _check_config(found, config)
+            return found
+        if paths:
+            raise CheckpointError(
+                f"{self.folder}: got {len(paths)} damaged checkpoints; need a whole one; "
+                "restore one, or move the folder away to start afresh"
+            )
+        return None
+
+    def set_aside(self) -> None:
+        """Move what an earlier run left into a subfolder, so that a new run doesn't mix with it."""
+        left = [path for _, path in self._paths()]
+        if not left:
+            return
+        number = 1 + sum(1 for _ in self.folder.glob("superseded-*"))
+        target = self.folder / f"superseded-{number}"
+        target.mkdir()
+        for path in left:
+            path.rename(target / path.name)
+        logger.warning(
+            "%s: %d checkpoints of an earlier run are now in %s", self.folder, len(left), target.name
+        )
+
+    def note_progress(self, step: int, cost: Cost) -> None:
+        """Record what has been spent, so that a kill doesn't hide it; not being able to is no harm."""
+        temporary = self.folder / f"{_TEMPORARY}{PROGRESS}"
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps({"step": step, "cost": asdict(cost)}), "utf-8")
+            temporary.replace(self.folder / PROGRESS)
+
+    def with_lost_seconds(self, cost: Cost) -> Cost:
+        """Add the seconds that went into steps after the checkpoint, which a killed run will do again.
+
+        They are known up to the last step that was finished. FLOPs and tokens are left: each step counts
+        once.
+        """
+        try:
+            noted = Cost(**json.loads((self.folder / PROGRESS).read_text("utf-8"))["cost"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return cost
+        return replace(
+            cost,
+            device_seconds=max(cost.device_seconds, noted.device_seconds),
+            evaluation_device_seconds=max(cost.evaluation_device_seconds, noted.evaluation_device_seconds),
+        )
+
+    def _paths(self) -> list[tuple[tuple[int, int], Path]]:
+        """All checkpoints, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        matches = [(_NAME.fullmatch(path.name), path) for path in self.folder.iterdir()]
+        return sorted(((int(m["step"]), int(m["serial"] or 0)), path) for m, path in matches if m)
+
+    def _free_name(self, step: int) -> Path:
+        """A step is saved twice when sampling runs dry after it: the second gets a serial number."""
+        taken = [serial for (number, serial), _ in self._paths() if number == step]
+        return self.folder / (f"global_step_{step}.{max(taken) + 1}" if taken else f"global_step_{step}")
+
+    def _sweep_unfinished(self) -> None:
+        for path in self.folder.glob(f"{_TEMPORARY}*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def differing_keys(
+    one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = ""
+) -> dict[str, tuple[Any, Any]]:
+    """Return the dotted paths at which two nested configs differ, with both values."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in sorted({*one, *other}):
+        left, right, path = one.get(key), other.get(key), f"{prefix}{key}"
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            found |= differing_keys(left, right, f"{path}.")
+        elif left != right:
+            found[path] = (left, right)
+    return found
+
+
+def _check_config(found: Found, config: Config) -> None:
+    """Refuse a checkpoint of another experiment; tell what may and did change."""
+    changed = differing_keys(found.config, config.model_dump(mode="json"))
+    refused = []
+    for key, (was, now) in changed.items():
+        free = any(key == allowed or key.startswith(f"{allowed}.") for allowed in FREE_TO_CHANGE)
+        if key == "trainer.seed" or not free:
+            refused.append(f"{key}: got {now!r}; need {was!r} as in {found.path}")
+        elif not key.startswith("trainer."):
+            logger.warning("%s: resumed with %r, was %r", key, now, was)
+    if refused:
+        refused.append(
+            "put these back, or set another trainer.default_local_dir, or trainer.resume_mode: disable"
+        )
+        raise CheckpointError("; ".join(refused))
+
+
+def _read(path: Path) -> Found:
+    """Check every file of a checkpoint and read its state.
+
+    Raises:
+        CheckpointError: a file is missing or differs from its checksum.
+    """
+    try:
+        manifest = json.loads((path / MANIFEST).read_text("utf-8"))
+        damaged = [name for name, checksum in manifest.items() if _checksum(path / name) != checksum]
+        content = json.loads((path / STATE).read_text("utf-8"))
+        if damaged or not {STATE, OPTIMIZER} <= set(manifest):
+            raise CheckpointError(
+                f"{path}: damaged ({', '.join(damaged) or MANIFEST} differs from its checksum)"
+            )
+        if content["format"] != FORMAT:
+            raise CheckpointError(f"{path}: got format {content['format']}; need {FORMAT}")
+        return Found(path, _state_from(content["state"]), content["config"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: damaged ({error})") from error
+
+
+def _state_from(content: Mapping[str, Any]) -> RunState:
+    last = content["last"]
+    if last is not None:
+        samples = tuple(EvaluatedSample(**sample) for sample in last["evaluation"])
+        last = StepMetrics(**{**last, "cost": Cost(**last["cost"]), "evaluation": samples})
+    return RunState(**{**content, "cost": Cost(**content["cost"]), "last": last})
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    return {
+        f"{index}.{key}": tensor.detach().cpu().contiguous()
+        for index, values in optimizer.state_dict()["state"].items()
+        for key, tensor in values.items()
+    }
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Flush a file or folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,138 @@
+r"""Reading the stated answer of a response, strictly.
+
+The `integer` grader reads the last answer that the response states, as ``\boxed{...}``, ``Answer: ...``,
+``the answer is ...`` or ``#### ...``, and compares it with the gold answer as an integer. What is stated must
+be an integer and nothing else once notation is taken off (bold, dollars, quotes, a closing period, ``x =``,
+``(mod 1000)``): ``4 2``, ``50%`` and ``4km2`` state no integer. A box and an ``Answer:`` that disagree state
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MAX_STATEMENT = 200
+"""Characters of a statement that are read: the bound that keeps grading linear in the response."""
+
+MAX_MARKERS = 32
+"""Stated answers that are considered, from the last one back."""
+
+_MARKER = re.compile(
+    r"\banswer\b[*_ \t]{0,8}(?:(?P<strong>[:：=])|is\b[ \t]{0,8}(?P<colon>[:：]?))|(?P<hashes>####)",
+    re.IGNORECASE,
+)
+_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,4}\{")
+_DIGIT = re.compile("[0-9]")
+_SENTENCE_END = re.compile(r"\.\s+(?=[^0-9\s])")
+_REMARK = re.compile(
+    r"\s*\(\s*\\?p?mod\b[^()]*\)$|\s*\\pmod\s*(?:\{[^{}]*\}|\w+)$|\s\([^()0-9]*\)$|\^\s*(?:\\circ|\{\s*\\circ\s*\})$|°$"
+)
+_WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit)\s*\{(?P<inside>[^{}]*)\}")
+_EQUATION = re.compile(r"^[A-Za-z][A-Za-z_+\- ]*=(?P<right>[^=]*)$")
+_INTEGER = re.compile(
+    r"(?P<sign>[-+−]?)\s?(?P<digits>[0-9]+|[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+)(?:\.0*)?"
+)
+_AROUND = " \t\r\n*_`\"'“”‘’$"
+_AFTER = _AROUND + ".,;:\\"
+
+
+class Grade(NamedTuple):
+    """A verdict, and what it is about."""
+
+    correct: bool
+    answer: str
+    """The answer that was read: canonical where it is an integer, as stated otherwise, or an empty string."""
+
+
+class Answer(NamedTuple):
+    """One stated answer."""
+
+    text: str
+    """As stated, without notation."""
+    value: str | None
+    """Canonical digits, or None if it is no integer."""
+
+
+def grade_integer(response: str, ground_truth: str) -> Grade:
+    """Grade by the AIME rule. Never raises; time is linear in the response's length.
+
+    A gold answer that is no integer (``gradable_integer``) is never matched.
+    """
+    gold = parse_integer(ground_truth)
+    statement, box = _last_statement(response), _last_box(response)
+    if statement is not None and box is not None and _contradict(statement, box):
+        return Grade(False, "")
+    stated = statement or box
+    if stated is None:
+        return Grade(False, "")
+    return Grade(gold is not None and stated.value == gold, stated.value or stated.text)
+
+
+def gradable_integer(ground_truth: str) -> bool:
+    """Whether the `integer` grader can ever call an answer to this gold right."""
+    return parse_integer(ground_truth) is not None
+
+
+def parse_integer(text: str) -> str | None:
+    """Return an integer's canonical digits (``073`` and ``73.0`` give ``73``), or None."""
+    match = _INTEGER.fullmatch(_strip_notation(text[:MAX_STATEMENT]))
+    if match is None:
+        return None
+    digits = re.sub(r"[^0-9]", "", match["digits"]).lstrip("0") or "0"
+    return f"-{digits}" if match["sign"] in ("-", "−") and digits != "0" else digits
+
+
+def _contradict(one: Answer, other: Answer) -> bool:
+    return one.value is not None and other.value is not None and one.value != other.value
+
+
+def _read(text: str) -> Answer:
+    return Answer(_strip_notation(text[:MAX_STATEMENT]), parse_integer(text))
+
+
+def _last_statement(response: str) -> Answer | None:
+    """The last marked answer; `answer is` counts only where an integer follows, as it begins prose too."""
+    for match in reversed(list(_MARKER.finditer(response))[-MAX_MARKERS:]):
+        rest = response[match.end() : match.end() + MAX_STATEMENT]
+        for line in _lines_with_content(rest):
+            if (box := _last_box(line)) is not None:
+                return box
+            answer = _read(_SENTENCE_END.split(line, maxsplit=1)[0])
+            if answer.value is not None or match["strong"] or match["colon"] or match["hashes"]:
+                return answer
+            break
+    return None
+
+
+def _lines_with_content(rest: str) -> Iterator[str]:
+    """The rest of the marker's line, and the next line with text, if there is a digit in one of them."""
+    lines = [line for line in rest.split("\n") if line.strip(_AFTER)]
+    return (line for line in lines[:2] if _DIGIT.search(line))
+
+
+def _last_box(response: str) -> Answer | None:
+    boxes = list(_BOX.finditer(response))
+    if not boxes:
+        return None
+    start, depth = boxes[-1].end(), 1
+    for end in range(start, min(len(response), start + MAX_STATEMENT)):
+        depth += (response[end] == "{") - (response[end] == "}")
+        if depth == 0:
+            return _read(response[start:end])
+    return None
+
+
+def _strip_notation(text: str) -> str:
+    """Take off what may stand around an answer without changing it, until nothing more comes off."""
+    while True:
+        before = text
+        text = text.rstrip(_AFTER).lstrip(_AROUND)
+        for opening, closing in (("\\(", "\\)"), ("\\[", "\\]"), ("\\$", "")):
+            text = text.removeprefix(opening).removesuffix(closing)
+        text = _WRAPPED.sub(lambda match: match["inside"], _REMARK.sub("", text))
+        if (equation := _EQUATION.match(text)) is not None:
+            text = equation["right"]
+        if text == before:
+            return text

@@ -1,0 +1,90 @@
+"""The policy: a decoder with its tokenizer, loaded from and saved as a Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dapo.errors import ModelError
+from dapo.model_config import DecoderConfig
+from dapo.model_decoder import Decoder
+from dapo.model_logprobs import flops_per_token, response_logprobs
+from dapo.tokenizer import Tokenizer
+
+__all__ = [
+    "Decoder",
+    "DecoderConfig",
+    "Policy",
+    "flops_per_token",
+    "load_policy",
+    "response_logprobs",
+    "save_policy",
+]
+
+WEIGHTS = "model.safetensors"
+
+
+@dataclass(slots=True)
+class Policy:
+    """What generates and is trained."""
+
+    model: Decoder
+    tokenizer: Tokenizer
+    config: DecoderConfig
+
+
+def load_policy(path: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu") -> Policy:
+    """Load a Hugging Face folder of the Llama or Qwen2 family; weights may be sharded.
+
+    Raises:
+        ModelError: not such a folder, a variant that this decoder doesn't compute, or damaged weights.
+    """
+    folder = Path(path)
+    try:
+        raw: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+        config = DecoderConfig.from_dict(raw)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder / 'config.json'}: can't be read ({error}); need a Hugging Face folder") from error
+    except ModelError as error:
+        raise ModelError(f"{folder / 'config.json'}: {error}") from error
+    tokenizer = Tokenizer.load(folder, config.eos_token_id, config.pad_token_id)
+    with torch.device("meta"):
+        model = Decoder(config)
+    state = {name: tensor.to(getattr(torch, dtype)) for name, tensor in _read_weights(folder).items()}
+    if config.tie_word_embeddings:
+        state.pop("lm_head.weight", None)
+    try:
+        model.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        raise ModelError(f"{folder}: the weights don't fit config.json ({error})") from error
+    return Policy(model.to(device).requires_grad_(True), tokenizer, config)
+
+
+def save_policy(policy: Policy, folder: str | Path) -> None:
+    """Write config.json, model.safetensors and the tokenizer, as `from_pretrained` reads them."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
+    save_file(state, target / WEIGHTS, metadata={"format": "pt"})
+    config = policy.config.to_dict() | {"dtype": str(policy.model.head_weight.dtype).removeprefix("torch.")}
+    (target / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
+    policy.tokenizer.save(target)
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """Return all tensors of a folder, from one file or from the shards that its index names."""
+    index = folder / f"{WEIGHTS}.index.json"
+    try:
+        names = {WEIGHTS}
+        if not (folder / WEIGHTS).is_file() and index.is_file():
+            names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        return {key: tensor for name in sorted(names) for key, tensor in load_file(folder / name).items()}
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ModelError(f"{folder}: weights can't be read ({error}); need {WEIGHTS}, whole or in shards") from error

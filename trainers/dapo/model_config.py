@@ -1,0 +1,111 @@
+"""The shape of a decoder, read from and written as Hugging Face's `config.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dapo.errors import ModelError
+
+FAMILIES = ("llama", "qwen2")
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """A Llama- or Qwen2-style decoder; field names are Hugging Face's."""
+
+    model_type: str
+    """`llama`, or `qwen2`, which has a bias on q, k and v."""
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    max_position_embeddings: int = 2048
+    tie_word_embeddings: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Whether q, k and v have a bias."""
+        return self.model_type == "qwen2"
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> DecoderConfig:
+        """Read the content of a `config.json`, of transformers 4 or 5.
+
+        Raises:
+            ModelError: another family, a variant that would compute something else, or a missing field; all
+                reasons in one message.
+        """
+        faults = _unsupported(raw)
+        needed = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+        faults += [f"{key}: missing" for key in needed if not isinstance(raw.get(key), int)]
+        if faults:
+            raise ModelError("; ".join(faults))
+        heads = raw["num_attention_heads"]
+        rope = raw.get("rope_parameters") or {}
+        eos = raw.get("eos_token_id")
+        return cls(
+            model_type=raw["model_type"],
+            **{key: raw[key] for key in needed},
+            num_key_value_heads=raw.get("num_key_value_heads") or heads,
+            head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
+            rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
+            rope_theta=rope.get("rope_theta", raw.get("rope_theta", 10000.0)),
+            max_position_embeddings=raw.get("max_position_embeddings", 2048),
+            tie_word_embeddings=raw.get("tie_word_embeddings", False),
+            bos_token_id=raw.get("bos_token_id"),
+            eos_token_id=eos[0] if isinstance(eos, list) else eos,
+            pad_token_id=raw.get("pad_token_id"),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `config.json`, readable by transformers 4 and 5."""
+        return {
+            "architectures": [_ARCHITECTURES[self.model_type]],
+            "model_type": self.model_type,
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "head_dim": self.head_dim,
+            "hidden_act": "silu",
+            "rms_norm_eps": self.rms_norm_eps,
+            "rope_theta": self.rope_theta,
+            "rope_parameters": {"rope_theta": self.rope_theta, "rope_type": "default"},
+            "max_position_embeddings": self.max_position_embeddings,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_token_id,
+            "pad_token_id": self.pad_token_id,
+            "dtype": "float32",
+        }
+
+
+def _unsupported(raw: Mapping[str, Any]) -> list[str]:
+    """Name everything in a `config.json` that this decoder would compute differently."""
+    family = raw.get("model_type")
+    if family not in FAMILIES:
+        return [f"model_type: got {family!r}; need one of {', '.join(FAMILIES)}; choose another model"]
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    checks = {
+        "rope scaling": (kind, "default"),
+        "hidden_act": (raw.get("hidden_act", "silu"), "silu"),
+        "mlp_bias": (raw.get("mlp_bias", False), False),
+        "use_sliding_window": (raw.get("use_sliding_window", False), False),
+        "attention_bias": (raw.get("attention_bias", False) and family == "llama", False),
+        "pretraining_tp": (raw.get("pretraining_tp", 1), 1),
+    }
+    return [f"{key}: got {got!r}; need {need!r}; choose another model" for key, (got, need) in checks.items() if got != need]

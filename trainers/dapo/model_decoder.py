@@ -1,0 +1,214 @@
+"""A Llama/Qwen2-style decoder in plain torch, with Hugging Face's parameter names.
+
+Training runs on packed tokens: no padding inside the linear layers beyond a few percent, and causal attention
+per sequence. Sequences are laid out in length buckets, so that each bucket is a contiguous [n, L] view and
+attention over it is one call without a mask: a padded position comes after every real one of its row, so a
+causal query never sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dapo.model_config import DecoderConfig
+
+BUCKET_FILL = 0.85
+"""A sequence shorter than this share of its bucket's length starts the next bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where packed tokens lie once their sequences are sorted into length buckets."""
+
+    source: Tensor
+    """[T'] packed index of each laid-out token; 0 at padding."""
+    positions: Tensor
+    """[T'] position of each laid-out token in its sequence."""
+    inverse: Tensor
+    """[T] laid-out index of each packed token."""
+    buckets: tuple[tuple[int, int], ...]
+    """(n, L) per bucket, in order; sum of n * L is T'."""
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device) -> Layout:
+        """Sort sequences of these lengths, packed in this order, into buckets."""
+        order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        starts = torch.tensor([0, *lengths]).cumsum(0)[:-1]
+        sources, positions, buckets = [], [], []
+        first = 0
+        while first < len(order):
+            longest = lengths[order[first]]
+            last = first
+            while last < len(order) and lengths[order[last]] >= BUCKET_FILL * longest:
+                last += 1
+            rows = torch.tensor(order[first:last])
+            column = torch.arange(longest).expand(len(rows), -1)
+            real = column < torch.tensor([lengths[row] for row in order[first:last]]).unsqueeze(1)
+            sources.append(torch.where(real, starts[rows].unsqueeze(1) + column, -1).flatten())
+            positions.append(column.flatten())
+            buckets.append((len(rows), longest))
+            first = last
+        source = torch.cat(sources)
+        inverse = torch.empty(sum(lengths), dtype=torch.long)
+        slots = (source >= 0).nonzero().squeeze(1)
+        inverse[source[slots]] = slots
+        return cls(
+            source.clamp_min(0).to(device), torch.cat(positions).to(device), inverse.to(device), tuple(buckets)
+        )
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm (arXiv 1910.07467), computed in float32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Normalise the last dimension of `hidden` [..., size]."""
+        wide = hidden.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * (wide * scale).to(hidden.dtype)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with rotary positions."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, queries, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(config.hidden_size, keys, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(config.hidden_size, keys, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
+
+    def fused_qkv(self) -> tuple[Tensor, Tensor | None]:
+        """Return weight and bias of q, k and v as one projection."""
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        bias = torch.cat([part.bias for part in parts]) if self.q_proj.bias is not None else None
+        return torch.cat([part.weight for part in parts]), bias
+
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, buckets: Sequence[tuple[int, int]]) -> Tensor:
+        """Attend causally within each sequence of `hidden` [T', hidden], laid out in `buckets`."""
+        qkv = F.linear(hidden, *self.fused_qkv()).view(-1, self.heads + 2 * self.kv_heads, self.head_dim)
+        turned = rotate(qkv[:, : self.heads + self.kv_heads], cos, sin)
+        queries, keys = turned[:, : self.heads], turned[:, self.heads :]
+        values = qkv[:, self.heads + self.kv_heads :]
+        outputs, start = [], 0
+        for rows, length in buckets:
+            part = slice(start, start + rows * length)
+            q, k, v = (x[part].view(rows, length, -1, self.head_dim).transpose(1, 2) for x in (queries, keys, values))
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
+            outputs.append(out.transpose(1, 2).reshape(rows * length, -1))
+            start = part.stop
+        return torch.as_tensor(self.o_proj(torch.cat(outputs)))
+
+
+class MLP(nn.Module):
+    """SwiGLU (arXiv 2002.05202)."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map `hidden` [..., hidden] to the same shape."""
+        return torch.as_tensor(self.down_proj(F.silu(self.gate_proj(hidden)) * self.up_proj(hidden)))
+
+
+class Layer(nn.Module):
+    """Attention and MLP, each behind a norm and a residual."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, buckets: Sequence[tuple[int, int]]) -> Tensor:
+        """Map `hidden` [T', hidden] to the same shape."""
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), cos, sin, buckets)
+        return torch.as_tensor(hidden + self.mlp(self.post_attention_layernorm(hidden)))
+
+
+class Trunk(nn.Module):
+    """Embedding, layers and the last norm: what Hugging Face keeps under `model.`."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class Decoder(nn.Module):
+    """A causal language model; `state_dict()` has Hugging Face's names."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Trunk(config)
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """[vocab, hidden] weight of the output projection."""
+        return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
+
+    def hidden_packed(self, input_ids: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Return the last hidden states of sequences packed one after the other.
+
+        Args:
+            input_ids: [T] tokens of all sequences.
+            cu_seqlens: [S + 1] start of each sequence, and T.
+
+        Returns:
+            [T, hidden], in the order of `input_ids`.
+        """
+        layout = Layout.of(cu_seqlens.diff().tolist(), input_ids.device)
+        hidden = self.model.embed_tokens(input_ids[layout.source])
+        cos, sin = rope_table(self.config, max(length for _, length in layout.buckets), hidden)
+        cos, sin = cos[layout.positions].unsqueeze(1), sin[layout.positions].unsqueeze(1)
+        for layer in self.model.layers:
+            hidden = layer(hidden, cos, sin, layout.buckets)
+        return torch.as_tensor(self.model.norm(hidden[layout.inverse]))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits [..., vocab] of hidden states [..., hidden]."""
+        return F.linear(hidden, self.head_weight)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Return logits [B, T, vocab] of `input_ids` [B, T] without padding, or [T, vocab] of one sequence [T]."""
+        rows, length = input_ids.shape if input_ids.dim() == 2 else (1, input_ids.numel())
+        starts = torch.arange(rows + 1) * length
+        logits = self.logits(self.hidden_packed(input_ids.flatten(), starts))
+        return logits.view(*input_ids.shape, -1)
+
+
+def rope_table(config: DecoderConfig, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cos and sin [length, head_dim / 2] of rotary positions (arXiv 2104.09864), as `like`'s type."""
+    half = torch.arange(0, config.head_dim, 2, device=like.device, dtype=torch.float32)
+    frequency = 1.0 / config.rope_theta ** (half / config.head_dim)
+    angle = torch.arange(length, device=like.device, dtype=torch.float32).unsqueeze(1) * frequency
+    return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
+
+
+def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn `heads` [..., H, head_dim] by cos and sin [..., 1, head_dim / 2]; halves are paired as in Llama."""
+    first, second = heads.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)

@@ -1,0 +1,67 @@
+"""Log-probabilities of responses, with gradients, and the exact FLOPs of a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from dapo.model_config import DecoderConfig
+from dapo.model_decoder import Decoder
+
+CHUNK_ELEMENTS = 2**22
+"""Logits held at once (16 MiB in float32); more tokens than that are recomputed in the backward pass."""
+
+
+def response_logprobs(
+    model: Decoder, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Score each response token given its prompt and the tokens before it.
+
+    Args:
+        model: the policy's decoder.
+        sequences: (prompt_ids [P >= 1], response_ids [R]) each.
+        temperature: logits are divided by it, as in the rollout.
+
+    Returns:
+        (logprobs, entropy), both float32 [sum of R], sequence after sequence; both carry gradients.
+    """
+    device = model.head_weight.device
+    tokens = torch.tensor([token for pair in sequences for part in pair for token in part], device=device)
+    prompts = torch.tensor([len(prompt) for prompt, _ in sequences])
+    responses = torch.tensor([len(response) for _, response in sequences])
+    starts = torch.cat((torch.zeros(1, dtype=torch.long), (prompts + responses).cumsum(0)))
+    within = torch.arange(int(responses.sum())) - (responses.cumsum(0) - responses).repeat_interleave(responses)
+    targets = ((starts[:-1] + prompts).repeat_interleave(responses) + within).to(device)
+    hidden = model.hidden_packed(tokens, starts)[targets - 1]
+    labels = tokens[targets]
+    size = max(1, CHUNK_ELEMENTS // model.config.vocab_size)
+    if len(labels) <= size:
+        return _score(hidden, model.head_weight, labels, temperature)
+    chunks = [
+        checkpoint(_score, h, model.head_weight, label, temperature, use_reentrant=False)
+        for h, label in zip(hidden.split(size), labels.split(size), strict=True)
+    ]
+    return torch.cat([chunk[0] for chunk in chunks]), torch.cat([chunk[1] for chunk in chunks])
+
+
+def _score(hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return log-probability of `labels` [N] and entropy [N] at `hidden` [N, hidden]."""
+    logprobs = torch.log_softmax((hidden @ weight.T).float() / temperature, -1)
+    entropy = -(logprobs.exp() * logprobs).sum(-1)
+    return logprobs.gather(1, labels.unsqueeze(1)).squeeze(1), entropy
+
+
+def flops_per_token(config: DecoderConfig, context_length: float) -> float:
+    """Return the FLOPs of one forward pass over one token that attends to `context_length` tokens.
+
+    Two per weight of every matrix product (embedding lookups, norms and activations left out), plus scores and
+    weighted values: 2 * 2 * heads * head_dim * context in each layer. A backward pass costs twice as much.
+    """
+    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    attention = config.hidden_size * (2 * queries + 2 * keys)
+    mlp = 3 * config.hidden_size * config.intermediate_size
+    weights = config.num_hidden_layers * (attention + mlp) + config.hidden_size * config.vocab_size
+    return 2.0 * weights + 4.0 * config.num_hidden_layers * queries * context_length

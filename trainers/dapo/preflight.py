@@ -1,0 +1,190 @@
+"""Checks of a config that need files, a model or the devices at hand; all faults at once, and no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from dapo.batch import Fault
+from dapo.config import Config
+from dapo.data import GENERATED, load_dataset
+from dapo.errors import DapoError
+from dapo.model_config import DecoderConfig
+from dapo.reward import import_reward_function
+from dapo.sampling import KNOWN_METRICS
+
+TINY_HEADS = (4, 2)
+"""Attention heads and key-value heads of the embedded model (`dapo.warmstart.SHAPE`)."""
+LARGE_FILE = 64 * 2**20
+"""Bytes; data files beyond this are read when the run starts, not twice."""
+
+
+def preflight(config: Config, devices: int = 1) -> list[Fault]:
+    """Return everything about `config` that would end the run, or waste it, before a token is generated.
+
+    Args:
+        config: valid by its types.
+        devices: devices at hand.
+    """
+    model_faults, heads = _model(config)
+    return [
+        *model_faults,
+        *_data(config),
+        *_batches(config),
+        *_lengths(config),
+        *_filter(config),
+        *_reward(config),
+        *_parallel(config, devices, heads),
+        *_run(config),
+    ]
+
+
+def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
+    """Check the model folder, and return its numbers of heads."""
+    path = config.model.path
+    if path == "tiny":
+        return [], TINY_HEADS
+    need, do = "`tiny` or a Hugging Face folder of the Llama or Qwen2 family", "correct the path"
+    folder = Path(path)
+    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
+    if not any(folder.glob("model*.safetensors")):
+        missing.append("model.safetensors")
+    if missing:
+        got = (
+            f"{path!r}, without {', '.join(missing)}" if folder.is_dir() else f"{path!r}, which is no folder"
+        )
+        return [Fault("model.path", got, need, do)], None
+    try:
+        decoder = DecoderConfig.from_dict(json.loads((folder / "config.json").read_text("utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError, DapoError) as error:
+        return [Fault("model.path", f"{path!r} ({error})", need, do)], None
+    return [], (decoder.num_attention_heads, decoder.num_key_value_heads)
+
+
+def _data(config: Config) -> Iterator[Fault]:
+    for key, source in (("data.train", config.data.train), ("data.val", config.data.val)):
+        if source in GENERATED or (Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE):
+            continue
+        try:
+            load_dataset(source, config.reward.grader)
+        except DapoError as error:
+            lines = str(error).split("\n")
+            more = f" (and {len(lines) - 1} more faults in it)" if len(lines) > 1 else ""
+            yield Fault(
+                key, f"{lines[0]}{more}", "a data set that can be read", "correct the file, or name another"
+            )
+
+
+def _batches(config: Config) -> Iterator[Fault]:
+    mini, batch = config.mini_batch_size, config.data.train_batch_size
+    if mini > batch or batch % mini:
+        yield Fault(
+            "actor.ppo_mini_batch_size",
+            f"{mini} prompts",
+            f"a divisor of data.train_batch_size, which is {batch} prompts",
+            "set it in prompts (not responses), or leave it out for one step per update",
+        )
+
+
+def _lengths(config: Config) -> Iterator[Fault]:
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if config.actor.ppo_max_token_len_per_gpu < longest:
+        yield Fault(
+            "actor.ppo_max_token_len_per_gpu",
+            str(config.actor.ppo_max_token_len_per_gpu),
+            f"at least {longest} tokens, the longest sequence (data.max_prompt_length + max_response_length)",
+            "raise it, or lower the length limits",
+        )
+    buffer = config.reward.overlong_buffer
+    if buffer.enable and buffer.len >= config.data.max_response_length:
+        yield Fault(
+            "reward.overlong_buffer.len",
+            str(buffer.len),
+            f"less than data.max_response_length, which is {config.data.max_response_length}",
+            "shorten the buffer: every response would be punished",
+        )
+
+
+def _filter(config: Config) -> Iterator[Fault]:
+    filtering, n = config.algorithm.filter_groups, config.rollout.n
+    if n < 2:
+        need = "at least 2: one response has nothing to be compared with, and no advantage"
+        yield Fault("rollout.n", str(n), need, "raise it")
+    if not filtering.enable:
+        return
+    key = "algorithm.filter_groups"
+    if config.reward.grader != "custom" and filtering.metric not in KNOWN_METRICS:
+        need = f"one of {', '.join(KNOWN_METRICS)}, which is what the grader {config.reward.grader!r} returns"
+        yield Fault(f"{key}.metric", repr(filtering.metric), need, "name one of them, or use a custom grader")
+    bounds = {"threshold": filtering.threshold, "upper": filtering.upper}
+    for name, value in bounds.items():
+        if not math.isfinite(value):
+            yield Fault(f"{key}.{name}", str(value), "a finite number", "set one")
+    if filtering.statistic == "mean" and not filtering.threshold < filtering.upper:
+        need = f"less than {key}.upper, which is {filtering.upper}"
+        yield Fault(f"{key}.threshold", str(filtering.threshold), need, "lower it, or raise upper")
+    yield from _unused_bounds(config)
+
+
+def _unused_bounds(config: Config) -> Iterator[Fault]:
+    """A bound that was set and that the chosen statistic never reads is a mistake, not a preference."""
+    filtering = config.algorithm.filter_groups
+    unused = ("threshold", "upper") if filtering.statistic == "spread" else ("tolerance",)
+    for name in unused:
+        if getattr(filtering, name) != type(filtering).model_fields[name].default:
+            yield Fault(
+                f"algorithm.filter_groups.{name}",
+                str(getattr(filtering, name)),
+                f"its default with statistic: {filtering.statistic}, which doesn't read it",
+                "leave it out, or set the other statistic",
+            )
+
+
+def _reward(config: Config) -> Iterator[Fault]:
+    path = config.reward.custom_reward_function
+    if path is not None:
+        try:
+            import_reward_function(path)
+        except DapoError as error:
+            need = "package.module:function, importable here"
+            yield Fault(
+                "reward.custom_reward_function", f"{path!r}: {error}", need, "correct it, or PYTHONPATH"
+            )
+    rewards = (config.reward.correct_reward, config.reward.wrong_reward)
+    if not all(map(math.isfinite, rewards)) or rewards[0] <= rewards[1]:
+        need = f"more than reward.wrong_reward, which is {rewards[1]}, and both finite"
+        yield Fault("reward.correct_reward", str(rewards[0]), need, "raise it")
+
+
+def _parallel(config: Config, devices: int, heads: tuple[int, int] | None) -> Iterator[Fault]:
+    """Tensor and sequence parallelism: sizes against devices and heads. This version runs on one device."""
+    sizes = {
+        "rollout.tensor_model_parallel_size": config.rollout.tensor_model_parallel_size,
+        "actor.ulysses_sequence_parallel_size": config.actor.ulysses_sequence_parallel_size,
+    }
+    for key, size in sizes.items():
+        if size == 1:
+            continue
+        if size > devices:
+            at_hand = "the 1 device" if devices == 1 else f"the {devices} devices"
+            yield Fault(key, str(size), f"at most {at_hand} at hand", "lower it, or add devices")
+        elif devices % size:
+            yield Fault(key, str(size), f"a divisor of the {devices} devices at hand", "lower it")
+        elif heads is not None and any(count % size for count in heads):
+            need = f"a divisor of the model's {heads[0]} attention heads and {heads[1]} key-value heads"
+            yield Fault(key, str(size), need, "lower it")
+        else:
+            yield Fault(key, str(size), "1: this trainer runs on one device", "set it to 1")
+
+
+def _run(config: Config) -> Iterator[Fault]:
+    folder = config.trainer.default_local_dir
+    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+        yield Fault("trainer.default_local_dir", repr(folder), "a folder", "name another place")
+    device = config.trainer.device
+    if device not in ("auto", "cpu", "cuda") and not device.startswith("cuda:"):
+        yield Fault("trainer.device", repr(device), "auto, cpu or cuda", "correct it")
+    if not math.isfinite(config.actor.entropy_coeff):
+        yield Fault("actor.entropy_coeff", str(config.actor.entropy_coeff), "a finite number", "set one")

@@ -1,0 +1,187 @@
+"""One run's parts and state: set up afresh or from a checkpoint, recorded step by step."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from dapo.accounting import Meter, cost_metrics, peak_memory_gb
+from dapo.batch import EvaluatedSample, StepMetrics
+from dapo.checkpoint import Checkpoints, RunState
+from dapo.config import Config
+from dapo.data import Prompts, announce, load_dataset, tokenize
+from dapo.errors import CheckpointError, DapoError
+from dapo.evaluate import describe, evaluate, evaluation_metrics
+from dapo.model import Policy, load_policy
+from dapo.reward import Scorer
+from dapo.update import make_optimizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Run:
+    """A training run in progress."""
+
+    config: Config
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    scorer: Scorer
+    train_prompts: Prompts
+    val_prompts: Prompts
+    val_repeats: int
+    checkpoints: Checkpoints | None
+    state: RunState
+    meter: Meter = field(default_factory=Meter)
+    saved_step: int = -1
+    """Step of the last checkpoint that this process wrote or read."""
+
+    @property
+    def total_steps(self) -> int:
+        """Updates planned."""
+        return self.config.trainer.total_training_steps
+
+    @classmethod
+    def start(cls, config: Config) -> Run:
+        """Load data and policy, from the latest checkpoint if the run may resume.
+
+        Raises:
+            DataError: a data set can't be used.
+            ModelError: the model can't be loaded.
+            CheckpointError: the checkpoints there are belong to another config, or are damaged.
+        """
+        if config.trainer.num_threads is not None:
+            torch.set_num_threads(config.trainer.num_threads)
+        device = choose_device(config.trainer.device)
+        checkpoints = _checkpoints(config)
+        found = checkpoints.latest(config) if checkpoints is not None else None
+        if found is not None:
+            policy = found.load_policy(config, device)
+        else:
+            policy = load_initial_policy(config, device)
+        train_set = load_dataset(config.data.train, config.reward.grader)
+        val_set = load_dataset(config.data.val, config.reward.grader, config.data.val_size)
+        announce(config.data.train, train_set, config.reward.grader)
+        announce(config.data.val, val_set, config.reward.grader)
+        run = cls(
+            config=config,
+            policy=policy,
+            optimizer=make_optimizer(policy, config.actor.optim),
+            scorer=Scorer(config.reward, config.data.max_response_length),
+            train_prompts=tokenize(train_set, policy.tokenizer, config, "data.train"),
+            val_prompts=tokenize(val_set, policy.tokenizer, config, "data.val"),
+            val_repeats=val_set.repeats,
+            checkpoints=checkpoints,
+            state=found.state if found is not None else RunState(),
+        )
+        if found is not None:
+            found.load_optimizer(run.optimizer)
+            run._continue_from(str(found.path))
+        run.meter.cost = run.state.cost
+        if checkpoints is not None:
+            run.meter.cost = checkpoints.with_lost_seconds(run.state.cost)
+        return run
+
+    def record(self, metrics: dict[str, float]) -> StepMetrics:
+        """Close a step: evaluate if it is due, note the result, and save if that is due.
+
+        The result is in the checkpoint before it is told to anyone, so that a run that dies in between can
+        tell it again.
+        """
+        trainer, step = self.config.trainer, self.state.step
+        final = step == self.total_steps
+        samples: tuple[EvaluatedSample, ...] = ()
+        if final or step == 0 or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
+            failures = self.scorer.failures
+            with self.meter.time("testing"):
+                samples = evaluate(
+                    self.policy,
+                    self.val_prompts,
+                    self.scorer,
+                    self.config,
+                    self.meter,
+                    repeats=self.val_repeats,
+                )
+            failures = self.scorer.failures - failures
+            metrics = metrics | evaluation_metrics(samples) | {"val/grader_failures": float(failures)}
+            logger.info("step %d: %s", step, describe(metrics, self.config))
+        self.state.cost = self.meter.cost
+        self.state.last = StepMetrics(
+            step=step,
+            total_steps=self.total_steps,
+            metrics=metrics
+            | self.meter.take_seconds()
+            | cost_metrics(self.meter.cost)
+            | {"perf/peak_memory_gb": peak_memory_gb()},
+            cost=self.meter.cost,
+            evaluation=samples,
+            final=final,
+        )
+        if final or (step > 0 and trainer.save_freq > 0 and step % trainer.save_freq == 0):
+            self.save()
+        if self.checkpoints is not None:
+            self.checkpoints.note_progress(step, self.meter.cost)
+        return self.state.last
+
+    def save(self) -> None:
+        """Write a checkpoint, if the run keeps any."""
+        if self.checkpoints is not None:
+            self.state.cost = self.meter.cost
+            self.checkpoints.save(self.state, self.policy, self.optimizer, self.config)
+            self.saved_step = self.state.step
+
+    def _continue_from(self, source: str) -> None:
+        """Fit what a checkpoint says to this run's length, which may have changed.
+
+        Raises:
+            CheckpointError: it is past the end.
+        """
+        state = self.state
+        if state.step > self.total_steps:
+            raise CheckpointError(
+                f"trainer.total_training_steps: got {self.total_steps}; need at least {state.step}, where "
+                f"{source} stands; raise it, or set another trainer.default_local_dir"
+            )
+        if state.last is not None:
+            final = state.last.final and state.step == self.total_steps
+            state.last = replace(state.last, total_steps=self.total_steps, final=final)
+        self.saved_step = state.step
+        logger.info("resumed from %s at step %d of %d", source, state.step, self.total_steps)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device that `trainer.device` names.
+
+    Raises:
+        DapoError: there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise DapoError(
+            f"trainer.device: got {name}; need cpu or auto, since there is no CUDA device; set it"
+        )
+    return torch.device(name)
+
+
+def load_initial_policy(config: Config, device: torch.device) -> Policy:
+    """Load the policy that a run starts from."""
+    path = config.model.path
+    if path == "tiny":
+        from dapo.warmstart import tiny_path
+
+        path = str(tiny_path())
+    return load_policy(path, dtype=config.model.dtype, device=device)
+
+
+def _checkpoints(config: Config) -> Checkpoints | None:
+    """The run's checkpoints; those of an earlier run are set aside if it mustn't resume."""
+    trainer = config.trainer
+    if trainer.default_local_dir is None:
+        return None
+    checkpoints = Checkpoints(trainer.default_local_dir, trainer.max_ckpt_to_keep)
+    if trainer.resume_mode == "disable":
+        checkpoints.set_aside()
+    return checkpoints
