@@ -1,4 +1,4 @@
-"""The Pareto frontier of a sweep: which trials nothing beats, which of them noise can't tell apart, and the knee.
+"""The Pareto frontier of a sweep: which trials nothing beats, which of them noise hides, and the knee.
 
 Pure functions over ledger records; nothing heavy is imported. Only trials that were evaluated at their full
 length are candidates, so a trial that was stopped early can never look cheap.
@@ -119,9 +119,9 @@ def _cheapest_first(point: Point) -> tuple[list[float], tuple[float, ...], int]:
 def indistinguishable(point: Point, others: Iterable[Point], z: float = 1.0) -> list[int]:
     """Numbers of the other points that the measurement can't tell from this one.
 
-    Two points can't be told apart if in every objective that carries a standard error they differ by less than
-    z times the combined error sqrt(se_a^2 + se_b^2). Exact objectives (cost in FLOPs) don't count: two trials
-    of equal accuracy are told apart by their cost, and this is about whether more was bought for it.
+    Two points can't be told apart if in every objective that carries a standard error they differ by less
+    than z times the combined error sqrt(se_a^2 + se_b^2). Exact objectives (cost in FLOPs) don't count:
+    two trials of equal accuracy differ in cost, and this is about whether more was bought for it.
     """
     return sorted(o.number for o in others if o.number != point.number and _within(point, o, z))
 
@@ -140,10 +140,10 @@ def _within(a: Point, b: Point, z: float) -> bool:
 def knee(front: Sequence[Point]) -> Point:
     """The point where paying more stops being worth it.
 
-    Each objective is normalised over the front to 0 (worst) … 1 (best), minimised ones on a log scale where all
-    their values are positive; the knee has the greatest sum. With two objectives that is the point furthest
-    beyond the chord between the front's ends. Equal sums (always so with two points) go to the point that is
-    better in the sweep's first objective, then to the lower number.
+    Each objective is normalised over the front to 0 (worst) … 1 (best), minimised ones on a log scale where
+    all their values are positive; the knee has the greatest sum. With two objectives that is the point
+    furthest beyond the chord between the front's ends. Equal sums (always so with two points) go to the
+    point that is better in the sweep's first objective, then to the lower number.
 
     Raises:
         NoFeasibleTrial: the front is empty.

@@ -16,13 +16,13 @@ def pick(
 ) -> Point:
     """Choose a point of the front.
 
-    `cost` is the sweep's first minimised objective, `accuracy` its first maximised one, both in the metric's own
-    unit. With neither bound it is the knee; with `max_cost` the most accurate point that costs no more; with
-    `min_accuracy` the cheapest point that reaches it; with both the most accurate one within both.
+    `cost` is the sweep's first minimised objective, `accuracy` its first maximised one, both in the metric's
+    own unit. With neither bound it is the knee; with `max_cost` the most accurate point that costs no more;
+    with `min_accuracy` the cheapest point that reaches it; with both the most accurate one within both.
 
     Raises:
         NoFeasibleTrial: the front is empty.
-        BadInput: no point is within a bound (the message names the nearest), or the sweep has no such objective.
+        BadInput: no point is within a bound (the message names the nearest), or there is no such objective.
     """
     if not front:
         raise NoFeasibleTrial("the frontier is empty: no trial is complete")
@@ -53,7 +53,7 @@ def _within(points: Sequence[Point], direction: str, bound: float) -> list[Point
     nearest = min(points, key=lambda point: (point.losses[index], point.losses, point.number))
     value, metric = nearest.values[index], goals[index].metric
     need = (
-        f"{'at most' if goals[index].maximize else 'at least'} {value!r}: the nearest on the frontier is trial "
-        f"{nearest.number} with {metric} {units.metric(metric, value)}"
+        f"{'at most' if goals[index].maximize else 'at least'} {value!r}: the nearest on the frontier is "
+        f"trial {nearest.number} with {metric} {units.metric(metric, value)}"
     )
     raise BadInput([Fault(option, f"{bound:g}", need, f"change the bound, or take trial {nearest.number}")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Protocol, cast
 
@@ -96,10 +97,20 @@ class Trainer(Protocol):
 def load_trainer(name: str) -> Trainer:
     """Return the trainer registered as `name` in the entry-point group `sweep_platform.trainers`.
 
+    A name with a dot that isn't registered is imported: a module on the path can be a trainer without being
+    installed.
+
     Raises:
         BadInput: no such trainer is installed.
     """
     found = {point.name: point for point in entry_points(group=GROUP)}
-    if name not in found:
-        raise BadInput([Fault("trainer", repr(name), f"one of {sorted(found)}", "install it, or name another")])
-    return cast(Trainer, found[name].load())
+    if name in found:
+        return cast(Trainer, found[name].load())
+    if "." in name:
+        try:
+            return cast(Trainer, import_module(name))
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+    need = f"one of {sorted(found)}, or a module on the path such as package.trainer"
+    raise BadInput([Fault("trainer", repr(name), need, "install it, or name another")])

@@ -1,11 +1,12 @@
 """A decoder small enough that a whole training run takes a second, and groups made by hand."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-
 from dapo.batch import Problem, Response, RolloutGroup, Score
 from dapo.config import Config
 from dapo.model import Decoder, DecoderConfig, Policy, save_policy
@@ -14,6 +15,15 @@ from dapo.warmstart import WORDS, initialise
 
 MakeGroup = Callable[..., RolloutGroup]
 MakeConfig = Callable[..., Config]
+
+
+HELPERS = Path(__file__).parent / "helpers"
+
+
+@pytest.fixture(autouse=True)
+def importable_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Custom reward functions are named by import path."""
+    monkeypatch.syspath_prepend(str(HELPERS))
 
 
 @pytest.fixture(autouse=True)
@@ -53,26 +63,45 @@ def model_folder(policy: Policy, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make_config(model_folder: Path) -> MakeConfig:
-    """Return a config of a run that takes a second; `algorithm__filter_groups__metric="acc"` sets a nested key.
+def train_file(tmp_path: Path) -> Path:
+    """Ten problems, so that a run goes through several epochs."""
+    rows = [{"problem": f"{number}+1", "answer": number + 1} for number in range(10)]
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return tmp_path / "train.jsonl"
 
-    The grader is one that an untrained model gets right now and then.
+
+@pytest.fixture
+def make_config(model_folder: Path, train_file: Path) -> MakeConfig:
+    """Return a config of a very short run; `algorithm__filter_groups__metric="acc"` sets a nested key.
+
+    The reward is one that an untrained model gets now and then (see `helpers/dapo_test_rewards.py`).
     """
 
     def make(**changes: object) -> Config:
-        tree: dict[str, object] = {
+        tree: dict[str, Any] = {
             "model": {"path": str(model_folder)},
-            "data": {"train_batch_size": 4, "max_response_length": 8, "val_size": 6},
+            "data": {
+                "train": str(train_file),
+                "train_batch_size": 4,
+                "max_response_length": 8,
+                "val_size": 6,
+            },
             "rollout": {"n": 4, "val_kwargs": {"n": 2}},
             "actor": {"optim": {"lr": 1e-2}},
-            "reward": {"grader": "custom", "custom_reward_function": "dapo_test_rewards:digits"},
-            "trainer": {"total_training_steps": 3, "num_threads": 1, "device": "cpu", "save_freq": 0, "test_freq": 0},
+            "reward": {"grader": "custom", "custom_reward_function": "dapo_test_rewards:letters"},
+            "trainer": {
+                "total_training_steps": 3,
+                "num_threads": 1,
+                "device": "cpu",
+                "save_freq": 0,
+                "test_freq": 0,
+            },
         }
         for path, value in changes.items():
             *parents, name = path.split("__")
             node = tree
             for parent in parents:
-                node = node.setdefault(parent, {})  # type: ignore[assignment]
+                node = node.setdefault(parent, {})
             node[name] = value
         return Config.model_validate(tree)
 

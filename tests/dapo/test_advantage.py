@@ -2,10 +2,9 @@ from fractions import Fraction
 from statistics import mean, stdev
 
 import pytest
+from dapo.advantage import EPSILON, group_relative_advantages, relative_advantages
 from hypothesis import given
 from hypothesis import strategies as st
-
-from dapo.advantage import EPSILON, group_relative_advantages, relative_advantages
 
 
 @pytest.mark.parametrize("rewards", [[0.1] * 3, [0.5] * 4, [-1.0] * 8, [1 / 3] * 7, [0.0, -0.0]])
@@ -58,4 +57,7 @@ def test_batch_keeps_groups_together_and_masks_overlong_responses(make_group) ->
     assert batch.group_sizes == [2, 3]
     assert batch.masks == [[True, True], [False] * 3, [True], [True], [True]]
     assert batch.advantages == pytest.approx([1.25, -1.25, -1 / 3, 2 / 3, -1 / 3])
-    assert all(all(mask) for mask in group_relative_advantages(groups, normalize=True, overlong_filtering=False).masks)
+    assert all(
+        all(mask)
+        for mask in group_relative_advantages(groups, normalize=True, overlong_filtering=False).masks
+    )

@@ -1,14 +1,15 @@
 import pytest
 import torch
+from dapo.loss import ClippedLoss, clipped_loss, token_weights
 from hypothesis import given
 from hypothesis import strategies as st
-
-from dapo.loss import ClippedLoss, clipped_loss, token_weights
 
 MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
 
 
-def clip(ratio: float, advantage: float, low: float = 0.2, high: float = 0.28, c: float = 10.0) -> ClippedLoss:
+def clip(
+    ratio: float, advantage: float, low: float = 0.2, high: float = 0.28, c: float = 10.0
+) -> ClippedLoss:
     new = torch.tensor([ratio], dtype=torch.float64).log()
     return clipped_loss(
         new,
@@ -95,12 +96,18 @@ def reference(masks: list[list[bool]], mode: str) -> list[list[float]]:
     tokens = sum(sum(mask) for mask in masks)
     found = []
     for mask in masks:
-        per_token = {"token-mean": tokens, "seq-mean-token-sum": len(used), "seq-mean-token-mean": len(used) * sum(mask)}
+        per_token = {
+            "token-mean": tokens,
+            "seq-mean-token-sum": len(used),
+            "seq-mean-token-mean": len(used) * sum(mask),
+        }
         found.append([1.0 / per_token[mode] if flag else 0.0 for flag in mask])
     return found
 
 
-@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=6), st.sampled_from(MODES))
+@given(
+    st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=6), st.sampled_from(MODES)
+)
 def test_weights_follow_the_definitions(masks: list[list[bool]], mode: str) -> None:
     found = [weights.tolist() for weights in token_weights(masks, mode)]
     for row, expected in zip(found, reference(masks, mode), strict=True):

@@ -1,12 +1,11 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from dapo.batch import RolloutGroup
 from dapo.errors import DapoError, SamplingExhausted
 from dapo.sampling import FilterRule, dynamic_sampling, metric_value
+from hypothesis import given
+from hypothesis import strategies as st
 
 SPREAD = FilterRule()
 
@@ -47,7 +46,7 @@ def test_a_missing_value_is_never_kept() -> None:
 
 
 def test_metrics_are_read_at_their_stage(make_group) -> None:
-    """Four wrong answers of different lengths with the overlong penalty on: `acc` is equal, `seq_reward` is not."""
+    """Four wrong answers of different lengths, overlong penalty on: equal `acc`, unequal `seq_reward`."""
     group = make_group([0.0] * 4, lengths=[5, 5, 5, 8], rewards=[-1.0, -1.0, -1.0, -1.5])
     values = {
         metric: [metric_value(score, metric) for score in group.scores]
@@ -61,14 +60,22 @@ def test_partial_batches_are_carried_across_rounds(make_group) -> None:
     next_round, sizes = rounds_of([mixed, right, wrong, wrong, right, mixed, mixed, mixed])
     batch = dynamic_sampling(next_round, 3, round_size=2, rule=SPREAD)
     assert sizes == [2, 2, 2, 2]
-    assert (len(batch.groups), batch.rounds, batch.generated, batch.filtered, batch.surplus) == (3, 4, 8, 4, 1)
+    assert (len(batch.groups), batch.rounds, batch.generated, batch.filtered, batch.surplus) == (
+        3,
+        4,
+        8,
+        4,
+        1,
+    )
     assert (batch.all_right, batch.all_wrong) == (2, 2)
     assert (batch.tokens_kept, batch.tokens_filtered, batch.tokens_surplus) == (12, 16, 4)
     assert batch.metrics()["filter/yield"] == 0.5
 
 
 @pytest.mark.parametrize(("round_size", "rounds", "surplus"), [(6, 1, 2), (2, 2, 0), (4, 1, 0), (64, 1, 60)])
-def test_round_and_batch_sizes_are_independent(make_group, round_size: int, rounds: int, surplus: int) -> None:
+def test_round_and_batch_sizes_are_independent(
+    make_group, round_size: int, rounds: int, surplus: int
+) -> None:
     next_round, _ = rounds_of([make_group([1.0, 0.0]) for _ in range(64)])
     batch = dynamic_sampling(next_round, 4, round_size=round_size, rule=SPREAD)
     assert (batch.rounds, batch.surplus, len(batch.groups)) == (rounds, surplus, 4)
@@ -98,7 +105,9 @@ def test_stops_after_exactly_the_cap_with_counts(make_group) -> None:
 def test_a_partial_batch_is_returned_when_asked_for(make_group, kept: int) -> None:
     groups = [make_group([1.0, 0.0])] * kept + [make_group([1.0, 1.0])] * 20
     next_round, sizes = rounds_of(groups)
-    batch = dynamic_sampling(next_round, 4, round_size=4, rule=SPREAD, max_rounds=3, on_exhausted="train_partial")
+    batch = dynamic_sampling(
+        next_round, 4, round_size=4, rule=SPREAD, max_rounds=3, on_exhausted="train_partial"
+    )
     assert (len(batch.groups), batch.exhausted, len(sizes)) == (kept, True, 3)
 
 
@@ -130,7 +139,9 @@ def test_a_key_that_one_response_lacks_drops_its_group_only(make_group) -> None:
     assert batch.groups == [whole]
 
 
-@given(st.lists(st.booleans(), min_size=40, max_size=40), st.integers(1, 5), st.integers(1, 5), st.integers(1, 6))
+@given(
+    st.lists(st.booleans(), min_size=40, max_size=40), st.integers(1, 5), st.integers(1, 5), st.integers(1, 6)
+)
 def test_every_group_and_token_is_accounted_for(mixed: list[bool], wanted: int, size: int, cap: int) -> None:
     from dapo.batch import Problem, Response, Score
 

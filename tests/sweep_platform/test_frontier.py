@@ -30,11 +30,27 @@ def sweep(objectives=(("val/accuracy", "maximize"), ("cost/flops", "minimize")))
 
 def trial(number, values, *, state=TrialState.COMPLETE, step=30, metrics=None):
     return TrialRecord(
-        id=number + 100, sweep_id=1, number=number, state=state, params={"lr": number}, params_hash=str(number),
-        replicate=0, origin="tpe", sampler_state={}, config={}, values=values, metrics=metrics or {},
-        cost=CostRecord(), step=step, total_steps=30, reason=None, attempts=1, started_at=NOW, ended_at=NOW,
+        id=number + 100,
+        sweep_id=1,
+        number=number,
+        state=state,
+        params={"lr": number},
+        params_hash=str(number),
+        replicate=0,
+        origin="tpe",
+        sampler_state={},
+        config={},
+        values=values,
+        metrics=metrics or {},
+        cost=CostRecord(),
+        step=step,
+        total_steps=30,
+        reason=None,
+        attempts=1,
+        started_at=NOW,
+        ended_at=NOW,
         mlflow_run_id=None,
-    )  # fmt: skip
+    )
 
 
 # Small integers make equal and dominated values likely; the floats cover the whole range.
@@ -131,13 +147,17 @@ def test_single_objective_front_is_the_best_value():
 
 
 def test_knee_is_furthest_from_the_chord_on_a_log_cost_scale():
-    # On a linear scale trial 1 would win; by decades trial 2 has bought 0.6 of the accuracy for a third of the way.
+    # On a linear scale trial 1 would win; by decades trial 2 bought 0.6 for a third of the way.
     front = pareto_front(
-        [point(0, 0.0, 1.0), point(1, 0.55, 30.0), point(2, 0.6, 10.0), point(3, 0.8, 300.0), point(4, 1.0, 1000.0)]
+        [
+            point(0, 0.0, 1.0),
+            point(1, 0.55, 30.0),
+            point(2, 0.6, 10.0),
+            point(3, 0.8, 300.0),
+            point(4, 1.0, 1000.0),
+        ]
     )
-    distance = {
-        p.number: (p.values[0] + (1 - math.log10(p.values[1]) / 3) - 1) / math.sqrt(2) for p in front
-    }
+    distance = {p.number: (p.values[0] + (1 - math.log10(p.values[1]) / 3) - 1) / math.sqrt(2) for p in front}
     assert knee(front).number == max(distance, key=distance.__getitem__) == 2
 
 
@@ -169,7 +189,9 @@ def test_pick_names_the_nearest():
     assert pick(front, min_accuracy=0.3).number == 9
     assert pick(front, min_accuracy=0.1).number == 4
     assert pick(front, max_cost=7e12, min_accuracy=0.2).number == 4
-    with pytest.raises(BadInput, match=r"--max-cost: got 1e\+12; need at least 2000000000000.0.*trial 4.*2 TFLOPs"):
+    with pytest.raises(
+        BadInput, match=r"--max-cost: got 1e\+12; need at least 2000000000000.0.*trial 4.*2 TFLOPs"
+    ):
         pick(front, max_cost=1e12)
     with pytest.raises(BadInput, match=r"--min-accuracy: got 0.6; need at most 0.5.*trial 9"):
         pick(front, min_accuracy=0.6)
@@ -188,7 +210,9 @@ def test_pick_without_such_an_objective():
 
 def test_nothing_complete_is_no_feasible_trial():
     with pytest.raises(NoFeasibleTrial, match="1 failed, 1 running"):
-        Frontier.of(sweep(), [trial(0, None, state=TrialState.FAILED), trial(1, None, state=TrialState.RUNNING)])
+        Frontier.of(
+            sweep(), [trial(0, None, state=TrialState.FAILED), trial(1, None, state=TrialState.RUNNING)]
+        )
     with pytest.raises(NoFeasibleTrial, match="none yet"):
         Frontier.of(sweep(), [])
     for choose in (knee, pick):

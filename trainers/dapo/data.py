@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dapo.tokenizer import Tokenizer
 
 GENERATED: dict[str, tuple[Split, int]] = {
-    "arithmetic": ("train", 8192),
+    "arithmetic": ("train", 4096),
     "arithmetic-aime": ("val", 256),
     "arithmetic-heldout": ("heldout", 256),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
@@ -16,7 +17,8 @@ _FAINT = "#5f6368"
 
 def write_image(picture: Picture, path: Path) -> None:
     """Write the image in the format that the file name's ending says."""
-    figure(picture).savefig(path, dpi=160, facecolor="white", metadata=_metadata(path))
+    with rc_context({"svg.hashsalt": "sweep_platform"}):
+        figure(picture).savefig(path, dpi=160, facecolor="white", metadata=_metadata(path))
 
 
 def _metadata(path: Path) -> dict[str, None] | None:
@@ -28,12 +30,12 @@ def figure(picture: Picture) -> Figure:
     """The picture as a matplotlib figure, 8 × 5 inches."""
     sheet = Figure(figsize=(8, 5), layout="constrained")
     axes = sheet.add_subplot()
-    _draw_dots(axes, [d for d in picture.dots if not d.on_front], "other trials", OTHER_COLOUR, "o", 5.5)
+    _draw_dots(axes, [d for d in picture.dots if not d.on_front], "other trials", marker="o", size=5.5)
     if picture.steps:
         xs, ys = zip(*picture.steps, strict=True)
         axes.plot(xs, ys, color=FRONT_COLOUR, linewidth=2, alpha=0.45, zorder=2, label="frontier")
-    _draw_dots(axes, [d for d in picture.dots if d.on_front and not d.knee], "", FRONT_COLOUR, "o", 7.5)
-    _draw_dots(axes, [d for d in picture.dots if d.knee], "knee", KNEE_COLOUR, "*", 14.0)
+    _draw_dots(axes, [d for d in picture.dots if d.on_front and not d.knee], "", marker="o", size=7.5)
+    _draw_dots(axes, [d for d in picture.dots if d.knee], "knee", marker="*", size=14.0)
     for dot in picture.dots:
         if dot.on_front:
             _label(axes, dot)
@@ -42,9 +44,10 @@ def figure(picture: Picture) -> Figure:
     return sheet
 
 
-def _draw_dots(axes: Axes, dots: list[Dot], label: str, colour: str, marker: str, size: float) -> None:
+def _draw_dots(axes: Axes, dots: list[Dot], label: str, *, marker: str, size: float) -> None:
     if not dots:
         return
+    colour = _colour(dots[0])
     axes.errorbar(
         [dot.x for dot in dots],
         [dot.y for dot in dots],
@@ -71,8 +74,14 @@ def _label(axes: Axes, dot: Dot) -> None:
         ha="right",
         fontsize=9,
         fontweight="bold",
-        color=KNEE_COLOUR if dot.knee else FRONT_COLOUR,
+        color=_colour(dot),
     )
+
+
+def _colour(dot: Dot) -> str:
+    if dot.knee:
+        return KNEE_COLOUR
+    return FRONT_COLOUR if dot.on_front else OTHER_COLOUR
 
 
 def _dress(axes: Axes, picture: Picture) -> None:

@@ -1,4 +1,4 @@
-"""What the frontier picture shows, before anything draws it: the same numbers and words for page and image."""
+"""What the frontier picture shows, before anything draws it: the same for page and image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ FRONT_COLOUR = "#0072b2"
 KNEE_COLOUR = "#d55e00"
 OTHER_COLOUR = "#9aa0a6"
 
-_TICK_FACTORS = ((1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 1.5, 2.0, 3.0, 5.0), (1.0, 2.0, 5.0), (1.0,))
+_TICK_FACTORS = (
+    (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0),
+    (1.0, 1.5, 2.0, 3.0, 5.0),
+    (1.0, 2.0, 5.0),
+    (1.0,),
+)
 _TITLES = {
     "val/accuracy": "validation accuracy",
     "cost/flops": "training compute",
@@ -94,7 +99,9 @@ class Picture:
         return cls(
             title=f"{frontier.address}: {y_title} against {against}",
             caption=_caption(frontier, evaluated, any(dot.error is not None for dot in dots)),
-            x=_axis("trial", "", []) if x_at is None else _axis_of(frontier.goals[x_at], [dot.x for dot in dots]),
+            x=_axis("trial", "", [])
+            if x_at is None
+            else _axis_of(frontier.goals[x_at], [dot.x for dot in dots]),
             y=Axis(y_title, frontier.goals[y_at].metric, False, (), ()),
             dots=dots,
             steps=_steps(front, max(dot.x for dot in dots)) if _is_trade_off(frontier.goals) else (),
@@ -114,7 +121,7 @@ def _is_trade_off(goals: Sequence[Goal]) -> bool:
 
 
 def _axes(goals: Sequence[Goal]) -> tuple[int | None, int]:
-    """Indices of the objectives shown: cost across, accuracy up; a lone objective stands over the trial number."""
+    """Indices of the objectives shown: cost across, accuracy up; a lone one stands over the trial number."""
     if len(goals) == 1:
         return None, 0
     across, up = goal_index(goals, "minimize"), goal_index(goals, "maximize")
@@ -140,8 +147,8 @@ def _axis_of(goal: Goal, values: Sequence[float]) -> Axis:
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
     """Round numbers in low … high for a log axis: two to seven of them over any range.
 
-    The densest that fit of tenths of a decade, fifths, 1-2-5, decades, and every so many decades; over a range
-    too narrow to hold two, its ends.
+    The densest that fit of tenths of a decade, fifths, 1-2-5, decades, and every so many decades; over a
+    range too narrow to hold two, its ends.
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     decades = range(first, last + 1)

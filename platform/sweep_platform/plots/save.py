@@ -40,4 +40,6 @@ def save_frontier(frontier: Frontier, path: Path, evaluated: tuple[int, int] | N
             write_image(picture, path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise BadInput([Fault("--plot", f"{path} ({reason})", "a file that can be written", "choose another")]) from error
+        raise BadInput(
+            [Fault("--plot", f"{path} ({reason})", "a file that can be written", "choose another")]
+        ) from error

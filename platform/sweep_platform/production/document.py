@@ -7,18 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sweep_platform import units
 from sweep_platform.errors import BadInput, Fault
+from sweep_platform.files import to_yaml, write_atomically
 from sweep_platform.frontier import goal_index, points
+from sweep_platform.spec.compose import read_yaml, yaml_fault
+from sweep_platform.spec.faults import from_pydantic
+from sweep_platform.spec.paths import put
 from sweep_platform.trainers import Trainer, load_trainer
-from sweep_platform.yaml_file import read_yaml, to_yaml, write_atomically
 
 if TYPE_CHECKING:
     from run_ledger import Ledger, SweepRecord, TrialRecord
+
+M = TypeVar("M", bound=BaseModel)
 
 FORMATS = ("dapo",)
 # What a trial's run sets for itself; the same config elsewhere has its own.
@@ -76,7 +82,9 @@ class Production:
     """The trainer's own `Config`."""
 
 
-def export(ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "dapo", force: bool = False) -> Path:
+def export(
+    ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "dapo", force: bool = False
+) -> Path:
     """Write a complete trial's config as a production file.
 
     Args:
@@ -94,12 +102,16 @@ def export(ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "da
     if to not in FORMATS:
         faults.append(Fault("--to", repr(to), f"one of {list(FORMATS)}", "choose one of these"))
     if out.exists() and not force:
-        faults.append(Fault("--out", f"{out}, which exists", "a new file", "choose another name, or add --force"))
+        faults.append(
+            Fault("--out", f"{out}, which exists", "a new file", "choose another name, or add --force")
+        )
     if faults:
         raise BadInput(faults)
     sweep, record = _find(ledger, address, trial)
     document = ProductionFile(
-        trainer=str(sweep.spec["trainer"]), provenance=_provenance(sweep, record), config=_portable(record.config)
+        trainer=str(sweep.spec["trainer"]),
+        provenance=_provenance(sweep, record),
+        config=_portable(record.config),
     )
     try:
         write_atomically(out, _header(document, out) + to_yaml(document.model_dump(mode="json")))
@@ -113,7 +125,9 @@ def _find(ledger: Ledger, address: str, number: int) -> tuple[SweepRecord, Trial
     sweep = ledger.find_sweep(address)
     if sweep is None:
         known = sorted({record.name for record in ledger.sweeps()})
-        raise BadInput([Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")])
+        raise BadInput(
+            [Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")]
+        )
     trials = {trial.number: trial for trial in ledger.trials(sweep.id)}
     complete = [point.number for point in points(sweep, trials.values())]
     if number not in complete:
@@ -157,7 +171,9 @@ def _header(document: ProductionFile, out: Path) -> str:
     if origin is not None:
         lines.append(f"Trial {origin.trial} of sweep {origin.sweep}@{origin.version}.")
         if origin.accuracy is not None:
-            lines.append(f"Measured {origin.accuracy_metric} {units.accuracy(origin.accuracy, origin.accuracy_se)}.")
+            lines.append(
+                f"Measured {origin.accuracy_metric} {units.accuracy(origin.accuracy, origin.accuracy_se)}."
+            )
         if origin.cost_metric is not None and origin.cost is not None:
             lines.append(f"Paid {origin.cost_metric} {units.metric(origin.cost_metric, origin.cost)}.")
     lines.append(f"Run it, and again to resume: platform train {out}")
@@ -174,58 +190,37 @@ def load_production(path: Path, overrides: Sequence[str] = ()) -> Production:
     Raises:
         BadInput: every fault found, each as `file:key.path`.
     """
-    tree = read_yaml(path)
-    try:
-        file = ProductionFile.model_validate(tree)
-    except ValidationError as error:
-        raise BadInput(_faults(error, f"{path}:")) from error
+    file = _validate(ProductionFile, read_yaml(path), f"{path}:")
     config = _with_overrides(file.config, overrides)
     trainer = load_trainer(file.trainer)
+    return Production(path, file, trainer, _validate(trainer.Config, config, f"{path}:config."))
+
+
+def _validate(model: type[M], tree: Mapping[str, Any], prefix: str) -> M:
     try:
-        return Production(path, file, trainer, trainer.Config.model_validate(config))
+        return model.model_validate(tree)
     except ValidationError as error:
-        raise BadInput(_faults(error, f"{path}:config.")) from error
+        faults = from_pydantic(
+            error, model, lambda key: f"{prefix}{key}".rstrip(".:"), lambda loc: ".".join(map(str, loc))
+        )
+        raise BadInput(faults) from error
 
 
 def _with_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    import yaml
-
     changed: dict[str, Any] = copy.deepcopy(dict(config))
     faults = []
     for override in overrides:
-        path, equals, text = override.partition("=")
-        *sections, key = path.split(".")
-        place: Any = changed
-        for section in sections:
-            place = place.setdefault(section, {}) if isinstance(place, dict) else None
-        if not equals or not key or not isinstance(place, dict):
-            do = "write it like trainer.total_training_steps=60"
-            faults.append(Fault("override", repr(override), "key.path=value with a key of the config", do))
-            continue
+        path, _, text = override.partition("=")
+        where = f"override:{path}"
         try:
-            place[key] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            faults.append(Fault("override", repr(override), "a value that is valid YAML", "quote it"))
+            put(changed, path, yaml.safe_load(text))
+        except yaml.YAMLError as error:
+            faults.append(yaml_fault(error, where))
+        except (AttributeError, TypeError):
+            faults.append(Fault(where, repr(override), "a path of the config", "check the key"))
+        else:
+            if not path or "=" not in override:
+                faults.append(Fault(where, repr(override), "key.path=value", "write both"))
     if faults:
         raise BadInput(faults)
     return changed
-
-
-def _faults(error: ValidationError, prefix: str) -> list[Fault]:
-    found = []
-    for entry in error.errors(include_url=False):
-        where = prefix + ".".join(str(part) for part in entry["loc"])
-        kind = entry["type"]
-        if kind == "extra_forbidden":
-            found.append(Fault(where, repr(entry["input"]), "no such key", "remove it, or check its spelling"))
-        elif kind == "missing":
-            found.append(Fault(where, "nothing", "a value", "add it"))
-        else:
-            need = entry["msg"].removeprefix("Value error, ")
-            found.append(Fault(where.rstrip(".:"), _shown(entry["input"]), need[:1].lower() + need[1:], "correct it"))
-    return found
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"

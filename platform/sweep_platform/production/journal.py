@@ -1,8 +1,8 @@
 """A production run's own record on disk: what it was started with, each step, and how it ended.
 
-    <folder>/run.json      config, creation time, state, reason
-    <folder>/steps.jsonl   one line a step
-    <folder>/checkpoints/  the trainer's
+<folder>/run.json      config, creation time, state, reason
+<folder>/steps.jsonl   one line a step
+<folder>/checkpoints/  the trainer's
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sweep_platform.errors import PlatformError
-from sweep_platform.yaml_file import write_atomically
+from sweep_platform.files import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,9 @@ class Journal:
     def begin(self, config: Mapping[str, Any]) -> None:
         """Record the start of a run, or of its continuation."""
         now = datetime.now(UTC).isoformat()
-        self._save({"created_at": now} | self.head | {"config": dict(config), "state": "running", "reason": None})
+        self._save(
+            {"created_at": now} | self.head | {"config": dict(config), "state": "running", "reason": None}
+        )
 
     def end(self, state: str, reason: str | None = None) -> None:
         """Record how the run ended: complete, failed or interrupted."""

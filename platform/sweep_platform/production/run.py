@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,16 +15,18 @@ from typing import Any
 from pydantic import BaseModel
 
 from sweep_platform.errors import BadInput, Fault, PlatformError
+from sweep_platform.files import to_yaml
 from sweep_platform.home import Home
 from sweep_platform.production.document import Production, load_production
 from sweep_platform.production.journal import Journal, Step
-from sweep_platform.tracking.names import flatten
+from sweep_platform.spec.paths import flatten
 from sweep_platform.tracking.runs import StepRecord, step_metrics
 from sweep_platform.tracking.samples import FILE, TAG, TAG_VALUE, samples_table
 from sweep_platform.tracking.single import RunDescription, RunProjection
 from sweep_platform.tracking.store import Store
 from sweep_platform.trainers import EvaluatedSample, StepMetrics
-from sweep_platform.yaml_file import to_yaml
+
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
 OnStep = Callable[[StepMetrics], None]
@@ -59,7 +62,7 @@ def run_production(
     name: str | None = None,
     progress: Progress | None = None,
     on_step: OnStep | None = None,
-    warn: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] = _log.warning,
 ) -> ProductionResult:
     """Train a production file to its end, or continue where an earlier call was stopped.
 
@@ -111,13 +114,12 @@ class _Run:
         plain: Mapping[str, Any],
         store: Store,
         progress: Progress | None,
-        warn: Callable[[str], None] | None,
+        warn: Callable[[str], None],
     ) -> None:
         """Prepare and train, and record how it ended, whatever happens."""
         trainer, journal = self._production.trainer, self._journal
         journal.begin(plain)
-        options = {} if warn is None else {"warn": warn}
-        projection = RunProjection(store, self._description(plain), self._records, **options)
+        projection = RunProjection(store, self._description(plain), self._records, warn=warn)
         try:
             trainer.prepare(config, progress)
             trainer.train(config, self._report)
@@ -193,8 +195,8 @@ def _placed(production: Production, folder: Path) -> BaseModel:
 
 def _check_unchanged(path: Path, journal: Journal, config: Mapping[str, Any]) -> None:
     """Refuse to continue a run under another config: its result would belong to neither."""
-    before = dict(flatten(journal.head.get("config", config)))
-    now = dict(flatten(json.loads(json.dumps(config))))
+    now = flatten(json.loads(json.dumps(config)))
+    before = flatten(journal.head["config"]) if journal.head else now
     faults = [
         Fault(
             f"{path}:config.{key}",

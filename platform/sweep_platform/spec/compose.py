@@ -7,7 +7,7 @@ later, with a suggestion.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,12 @@ from typing import Any
 import yaml
 
 from sweep_platform.errors import BadInput, Fault
+from sweep_platform.spec.groups import GROUPS, group_file, presets_dir
+from sweep_platform.spec.overrides import Overrides, first_line
 
-GROUPS = ("model", "data", "hardware")
 _MAX_BYTES = 1_000_000
-
-
-def presets_dir() -> Path:
-    """The packaged presets: inside the wheel, or `sweeps/` of a source checkout."""
-    package = Path(__file__).resolve().parents[1]
-    packaged = package / "presets"
-    return packaged if packaged.is_dir() else package.parents[1] / "sweeps"
+"""Larger files are no specs."""
+_MAX_DEPTH, _MAX_NODES = 50, 20_000
 
 
 @dataclass(slots=True)
@@ -41,7 +37,10 @@ class Composed:
 
     def where(self, key: str) -> str:
         """`file:key` of the place where the user wrote `key`."""
-        if any(key == over or key.startswith(f"{over}.") or over.startswith(f"{key}.") for over in self.overridden):
+        if any(
+            key == over or key.startswith(f"{over}.") or over.startswith(f"{key}.")
+            for over in self.overridden
+        ):
             return f"override:{key}"
         group, _, rest = key.partition(".")
         written = read_yaml(self.path)
@@ -79,36 +78,54 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise BadInput([Fault(where, "a folder", "a .yaml file", "name a file in it")])
     if not path.is_file():
         near = sorted(p.stem for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        raise BadInput([Fault(where, "no such file", "a .yaml file", f"there are {near}" if near else "check the path")])
+        raise BadInput(
+            [Fault(where, "no such file", "a .yaml file", f"there are {near}" if near else "check the path")]
+        )
     try:
         data = path.read_bytes()
         if len(data) > _MAX_BYTES:
             raise BadInput([Fault(where, f"{len(data)} bytes", f"at most {_MAX_BYTES}", "name a sweep spec")])
         tree = yaml.load(data.decode("utf-8"), Loader=get_yaml_loader())
     except OSError as error:
-        raise BadInput([Fault(where, str(error.strerror), "a file that can be read", "check its permissions")]) from error
+        raise BadInput(
+            [Fault(where, str(error.strerror), "a file that can be read", "check its permissions")]
+        ) from error
     except UnicodeDecodeError as error:
         got = f"byte 0x{data[error.start]:02x} at {error.start}"
         raise BadInput([Fault(where, got, "UTF-8 text", "name a YAML file")]) from error
     except (yaml.YAMLError, RecursionError) as error:
         raise BadInput([yaml_fault(error, where)]) from error
+    _check_size(tree, where)
     if tree is None:
         raise BadInput([Fault(where, "an empty file", "a sweep spec", "start from sweeps/aime.yaml")])
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
-        raise BadInput([Fault(where, type(tree).__name__, "a mapping of names to values", "write key: value lines")])
+        raise BadInput(
+            [Fault(where, type(tree).__name__, "a mapping of names to values", "write key: value lines")]
+        )
     return tree
+
+
+def _check_size(tree: Any, where: str) -> None:
+    """Refuse aliases that lead back to themselves or multiply: a tree that is deeper or larger than any spec."""
+    todo, seen = [(tree, 0)], 0
+    while todo:
+        node, depth = todo.pop()
+        seen += 1
+        if depth > _MAX_DEPTH or seen > _MAX_NODES:
+            need = f"at most {_MAX_DEPTH} levels and {_MAX_NODES} values, aliases counted"
+            raise BadInput(
+                [Fault(where, "a larger or an endless tree", need, "write values instead of aliases")]
+            )
+        children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        todo += [(child, depth + 1) for child in children]
 
 
 def yaml_fault(error: Exception, where: str) -> Fault:
     """A YAML error as a fault with line and column."""
     mark = getattr(error, "problem_mark", None)
     place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
-    problem = getattr(error, "problem", None) or _first_line(error)
+    problem = getattr(error, "problem", None) or first_line(error)
     return Fault(place, str(problem).rstrip(), "valid YAML, each key once", "correct this line")
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def compose(path: Path, overrides: Sequence[str]) -> Composed:
@@ -123,21 +140,21 @@ def compose(path: Path, overrides: Sequence[str]) -> Composed:
         raise BadInput([Fault(shown(path), f"suffix {path.suffix!r}", ".yaml", "rename the file")])
     folders = [path.parent, presets_dir()]
     defaults = _defaults(written, shown(path))
-    parsed = _Overrides(folders, frozenset(defaults))
+    parsed = Overrides(folders, frozenset(defaults))
     parsed.read(overrides)
     if parsed.faults:
         raise BadInput(parsed.faults)
-    for group, choice in (defaults | parsed.picked).items():
-        read_yaml(_group_file(folders, group, choice, f"{shown(path)}:defaults.{group}"))
-    tree = _hydra(path, folders[1], parsed.hydra)
-    result = Composed(path, tree, overridden=frozenset(parsed.keys))
+    for group, picked in (defaults | parsed.picked).items():
+        read_yaml(group_file(folders, group, picked, f"{shown(path)}:defaults.{group}"))
+    tree = _hydra(path, folders[1], parsed)
+    result = Composed(path, tree, overridden=parsed.keys)
+    parsed.apply_search(tree)
     for group in GROUPS:
-        choice = (defaults | parsed.picked).get(group)
-        if isinstance(tree.get(group), str):
-            choice = tree[group]
-            tree[group] = read_yaml(_group_file(folders, group, choice, result.where(group)))
+        choice = tree[group] if isinstance(tree.get(group), str) else (defaults | parsed.picked).get(group)
         if choice is not None:
-            result.choices[group] = _group_file(folders, group, choice, result.where(group))
+            result.choices[group] = group_file(folders, group, choice, result.where(group))
+        if isinstance(tree.get(group), str):
+            tree[group] = read_yaml(result.choices[group])
     return result
 
 
@@ -145,7 +162,12 @@ def _defaults(written: Mapping[str, Any], where: str) -> dict[str, str]:
     """The groups in a spec's defaults list: `- model: tiny`."""
     entries = written.get("defaults", [])
     if not isinstance(entries, list):
-        raise BadInput([Fault(f"{where}:defaults", repr(entries), "a list such as [{model: tiny}]", "write a list")])
+        raise BadInput(
+            [Fault(f"{where}:defaults", repr(entries), "a list such as [{model: tiny}]", "write a list")]
+        )
+    if entries and "_self_" not in entries:
+        need = "`_self_` among them: its place says whether the file or its groups win"
+        raise BadInput([Fault(f"{where}:defaults", repr(entries), need, "add `- _self_` as the last entry")])
     picked = {}
     for entry in entries:
         if isinstance(entry, Mapping):
@@ -156,67 +178,7 @@ def _defaults(written: Mapping[str, Any], where: str) -> dict[str, str]:
     return picked
 
 
-def _group_file(folders: Sequence[Path], group: str, choice: str, where: str) -> Path:
-    """The file of one choice of a group."""
-    for folder in folders:
-        file = folder / group / f"{choice.removesuffix('.yaml')}.yaml"
-        if file.is_file():
-            return file
-    available = sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
-    do = f"or set {group}.path to a folder" if group == "model" else f"or write the keys of {group} yourself"
-    raise BadInput([Fault(where, repr(choice), f"one of {available}", f"name one of these, {do}")])
-
-
-@dataclass(slots=True)
-class _Overrides:
-    """Command-line overrides, sorted into those for Hydra and those that pick a group."""
-
-    folders: list[Path]
-    groups_in_defaults: frozenset[str]
-    hydra: list[str] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    picked: dict[str, str] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
-
-    def read(self, overrides: Sequence[str]) -> None:
-        from hydra.core.override_parser.overrides_parser import OverridesParser
-        from hydra.errors import HydraException
-
-        parser = OverridesParser.create()
-        for text in overrides:
-            try:
-                override = parser.parse_override(text)
-            except HydraException as error:
-                got = _first_line(error).removesuffix(".")
-                need = "key=value as in Hydra, e.g. budget.trials=4"
-                self.faults.append(Fault(f"override {text!r}", got, need, "quote what is special: 'key=\"a b\"'"))
-                continue
-            if override.is_sweep_override():
-                do = "put the values under search: {choice: [...]}"
-                self.faults.append(Fault(f"override {text!r}", "several values", "one value", do))
-                continue
-            self._sort(text, override)
-
-    def _sort(self, text: str, override: Any) -> None:
-        key = override.key_or_group
-        plain = not text.startswith(("+", "~"))
-        if key in GROUPS and plain and isinstance(override.value(), str):
-            try:
-                _group_file(self.folders, key, override.value(), f"override {text!r}")
-            except BadInput as error:
-                self.faults += error.faults
-                return
-            if key in self.groups_in_defaults:
-                self.picked[key] = override.value()
-                self.hydra.append(text)
-                return
-        if plain and not key.startswith("hydra."):
-            text = f"++{text}"
-        self.keys.append(key)
-        self.hydra.append(text)
-
-
-def _hydra(path: Path, presets: Path, overrides: Sequence[str]) -> dict[str, Any]:
+def _hydra(path: Path, presets: Path, overrides: Overrides) -> dict[str, Any]:
     """Hydra's composition, as a plain tree."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
@@ -228,22 +190,25 @@ def _hydra(path: Path, presets: Path, overrides: Sequence[str]) -> dict[str, Any
     where = shown(path)
     try:
         with initialize_config_dir(str(path.parent), version_base="1.3"):
-            config = hydra_compose(path.stem, overrides=[*search_path, *overrides])
+            config = hydra_compose(path.stem, overrides=[*search_path, *overrides.hydra])
+        overrides.apply(config)
         tree = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except yaml.YAMLError as error:
         raise BadInput([yaml_fault(error, where)]) from error
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None)
         place = f"{where}:{key}" if key else where
-        fault = Fault(place, _first_line(error), "a value that resolves", "correct it")
+        fault = Fault(place, first_line(error), "a value that resolves", "correct it")
         raise BadInput([fault]) from error
     except (HydraException, ValueError, OSError) as error:
-        raise BadInput([Fault(where, _hydra_message(error), "a spec that Hydra composes", "correct it")]) from error
+        raise BadInput(
+            [Fault(where, _hydra_message(error), "a spec that Hydra composes", "correct it")]
+        ) from error
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
 
 
 def _hydra_message(error: Exception) -> str:
     """What Hydra says, on one line."""
-    chain: Iterator[str] = (line.strip() for line in str(error).splitlines())
-    return "; ".join(line for line in chain if line)[:300]
+    told = str(error).partition("Config search path")[0]
+    return " ".join(told.split())[:300]

@@ -26,7 +26,7 @@ class _Domain(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     when: str | None = None
-    """Condition on other parameters; the parameter is searched only where it holds, else the base value stands."""
+    """Condition on other parameters; where it doesn't hold the base value stands."""
 
 
 class Choice(_Domain):
@@ -41,7 +41,9 @@ class Choice(_Domain):
     def _distinct_scalars(self) -> Self:
         for value in self.choice:
             if not isinstance(value, bool | int | float | str | None):
-                raise ValueError(f"need strings, numbers, true, false or null, not {value!r}; name each value")
+                raise ValueError(
+                    f"need strings, numbers, true, false or null, not {value!r}; name each value"
+                )
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"need finite numbers, not {value!r}; take it out")
         if len(set(self.choice)) < len(self.choice):
@@ -64,7 +66,9 @@ class Choice(_Domain):
 
     def contains(self, value: Any) -> bool:
         """Whether `value` is one of the choices; true is not 1."""
-        return any(item == value and isinstance(item, bool) == isinstance(value, bool) for item in self.choice)
+        return any(
+            item == value and isinstance(item, bool) == isinstance(value, bool) for item in self.choice
+        )
 
     def canonical(self, value: Any) -> Scalar:
         """The choice that equals `value`."""
@@ -108,7 +112,9 @@ class FloatRange(_Domain):
     @property
     def top(self) -> float:
         """The highest value that a step reaches."""
-        return self.bounds[1] if self.step is None else tidy(self.bounds[0] + ((self.size or 1) - 1) * self.step)
+        return (
+            self.bounds[1] if self.step is None else tidy(self.bounds[0] + ((self.size or 1) - 1) * self.step)
+        )
 
     def nth(self, index: int) -> float:
         """The value `index` steps above the lowest."""
@@ -214,21 +220,28 @@ def _check_range(bounds: tuple[float, float], log: bool, step: float | None) -> 
         raise ValueError(f"need a step within the range, not {step:g}; make it smaller")
 
 
+DOMAINS: Mapping[str, type[Choice] | type[FloatRange] | type[IntRange]] = {
+    domain.kind: domain for domain in (Choice, FloatRange, IntRange)
+}
+
+
 def _kind(value: Any) -> str | None:
     """Which domain is meant: the one key that says so."""
     if isinstance(value, _Domain):
         return str(getattr(value, "kind", None))
     if not isinstance(value, Mapping):
         return None
-    kinds = [kind for kind in ("choice", "float", "int") if kind in value]
+    kinds = [kind for kind in DOMAINS if kind in value]
     return kinds[0] if len(kinds) == 1 else None
 
+
+_ONE_OF = "need one of choice: [a, b], float: [low, high], int: [low, high]; write exactly one of them"
 
 Domain = Annotated[
     Annotated[Choice, Tag("choice")] | Annotated[FloatRange, Tag("float")] | Annotated[IntRange, Tag("int")],
     Discriminator(
         _kind,
         custom_error_type="domain",
-        custom_error_message="need one of {{choice: […]}}, {{float: [low, high]}}, {{int: [low, high]}}; write one",
+        custom_error_message=_ONE_OF,
     ),
 ]

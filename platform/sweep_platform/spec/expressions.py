@@ -1,7 +1,7 @@
 """Conditions and constraints: a small, safe language over the dotted names of a trainer's config.
 
-Comparisons, `and`, `or`, `not`, `in`, `+ - * / // %`, literals, lists and dotted names. The text is parsed with
-Python's own parser and walked; nothing is ever called or looked up on an object.
+Comparisons, `and`, `or`, `not`, `in`, `+ - * / // %`, literals, lists and dotted names. The text is parsed
+with Python's own parser and walked; nothing is ever called or looked up on an object.
 """
 
 from __future__ import annotations
@@ -16,6 +16,14 @@ MAX_LENGTH = 500
 """Longer texts are refused: Python's parser recurses."""
 GRAMMAR = "comparisons, and/or/not, in, + - * / // %, literals and dotted names"
 
+
+def _member(item: Any, items: Any) -> bool:
+    """`in` is for lists: 'a' in 'mean' is nobody's wish."""
+    if not isinstance(items, list):
+        raise TypeError(f"`in` takes a list, as in x in ['a', 'b'], not {items!r}")
+    return item in items
+
+
 _CONSTANTS: dict[str, Any] = {"null": None, "true": True, "false": False}
 _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
@@ -26,8 +34,8 @@ _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 _EQUAL: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
+    ast.In: _member,
+    ast.NotIn: lambda a, b: not _member(a, b),
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
 }
@@ -100,54 +108,62 @@ def _dotted(node: ast.expr) -> str | None:
     return None
 
 
+def _parts(node: ast.expr) -> list[ast.expr] | None:
+    """The sub-expressions of a node; None if the node is not in the language."""
+    parts: list[ast.expr] | None = None
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() | None):
+            parts = []
+        case ast.BoolOp(values=items) | ast.List(elts=items) | ast.Tuple(elts=items):
+            parts = items
+        case ast.Compare(left=left, comparators=rest):
+            parts = [left, *rest]
+        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.UAdd(), operand=operand):
+            parts = [operand]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            parts = [left, right]
+    return parts
+
+
 def _check(node: ast.expr, names: set[str]) -> None:
     """Refuse what is not in the language, and collect the names."""
     if (name := _dotted(node)) is not None:
         if name not in _CONSTANTS:
             names.add(name)
         return
-    children: list[ast.expr]
-    match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None):
-            children = []
-        case ast.BoolOp(values=children) | ast.List(elts=children) | ast.Tuple(elts=children):
-            pass
-        case ast.Compare(left=left, ops=ops, comparators=rest):
-            children = [left, *rest]
-            for op, right in zip(ops, rest, strict=True):
-                if isinstance(op, ast.In | ast.NotIn) and not isinstance(right, ast.List | ast.Tuple):
-                    raise ExpressionError(f"a list after `in`, as in x in ['a', 'b'], not `{ast.unparse(right)}`")
-        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.UAdd(), operand=operand):
-            children = [operand]
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            children = [left, right]
-        case _:
-            raise ExpressionError(f"{GRAMMAR}, not `{ast.unparse(node)}`")
-    for child in children:
-        _check(child, names)
+    parts = _parts(node)
+    if parts is None:
+        raise ExpressionError(f"{GRAMMAR}, not `{ast.unparse(node)}`")
+    for part in parts:
+        _check(part, names)
 
 
 def _evaluate(node: ast.expr, values: Mapping[str, Any]) -> Any:
     if (name := _dotted(node)) is not None:
         return _CONSTANTS[name] if name in _CONSTANTS else values[name]
+    parts = _parts(node) or []
+    if isinstance(node, ast.BoolOp):
+        every = isinstance(node.op, ast.And)
+        return (all if every else any)(_evaluate(part, values) for part in parts)
+    return _combine(node, [_evaluate(part, values) for part in parts])
+
+
+def _combine(node: ast.expr, parts: list[Any]) -> Any:
+    """The value of a node from the values of its parts."""
     match node:
         case ast.Constant(value=value):
-            return value
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_evaluate(item, values) for item in items]
-        case ast.BoolOp(op=op, values=items):
-            every = isinstance(op, ast.And)
-            return (all if every else any)(_evaluate(item, values) for item in items)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _evaluate(operand, values)
-        case ast.UnaryOp(op=op, operand=operand):
-            value = _number(_evaluate(operand, values))
-            return -value if isinstance(op, ast.USub) else value
-        case ast.BinOp(left=left, op=op, right=right):
-            return _ARITHMETIC[type(op)](_number(_evaluate(left, values)), _number(_evaluate(right, values)))
-        case ast.Compare(left=left, ops=ops, comparators=rest):
-            return _compare([_evaluate(item, values) for item in (left, *rest)], ops)
-    raise ExpressionError(f"{GRAMMAR}, not `{ast.unparse(node)}`")
+            result: Any = value
+        case ast.UnaryOp(op=ast.Not()):
+            result = not parts[0]
+        case ast.UnaryOp(op=op):
+            result = -_number(parts[0]) if isinstance(op, ast.USub) else _number(parts[0])
+        case ast.BinOp(op=op):
+            result = _ARITHMETIC[type(op)](_number(parts[0]), _number(parts[1]))
+        case ast.Compare(ops=ops):
+            result = _compare(parts, ops)
+        case _:
+            result = parts
+    return result
 
 
 def _compare(items: list[Any], ops: list[ast.cmpop]) -> bool:

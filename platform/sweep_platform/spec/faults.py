@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from sweep_platform.errors import Fault
-from sweep_platform.spec.paths import did_you_mean, section_of
+from sweep_platform.spec.domains import DOMAINS
+from sweep_platform.spec.paths import did_you_mean
 
 Where = Callable[[str], str]
 """Dotted key -> `file:key.path` of the place where the user wrote it."""
@@ -24,7 +25,6 @@ _NEED = {
     "tuple": "a list",
     "list": "a list",
 }
-_TAGS = ("choice", "float", "int")
 
 
 def show(value: Any, limit: int = 80) -> str:
@@ -36,15 +36,17 @@ def show(value: Any, limit: int = 80) -> str:
 def from_pydantic(
     error: ValidationError, model: type[BaseModel], where: Where, key_of: Callable[[tuple[Any, ...]], str]
 ) -> Iterator[Fault]:
-    """One fault for each of pydantic's errors about `model`; `key_of` turns its location into the user's key."""
+    """One fault for each of pydantic's errors about `model`; `key_of` makes a location the user's key."""
     for detail in error.errors(include_url=False):
+        if detail["type"] == "too_short" and detail["input"]:
+            continue  # its entries are at fault, each told on its own
         yield _fault(detail, model, where, key_of)
 
 
 def spec_key(location: tuple[Any, ...]) -> str:
     """A location in a spec as a dotted key; the tag of a search domain is not part of it."""
     parts = [str(part) for part in location]
-    if len(parts) > 2 and parts[0] == "search" and parts[2] in _TAGS:
+    if len(parts) > 2 and parts[0] == "search" and parts[2] in DOMAINS:
         del parts[2]
     return ".".join(parts)
 
@@ -58,13 +60,16 @@ def _fault(
         known = _fields_at(model, location[:-1])
         word = str(location[-1])
         return Fault(
-            place, f"unknown key {word!r}", f"one of {known}", did_you_mean(word, known, "remove it, or correct it")
+            place,
+            f"unknown key {word!r}",
+            f"one of {known}",
+            did_you_mean(word, known, "remove it, or correct it"),
         )
     if kind == "missing":
         return Fault(place, "nothing", "a value", "add the key")
     got = show(detail["input"])
-    if kind == "value_error" or kind == "domain":
-        need, _, do = detail["msg"].removeprefix("Value error, ").replace("{{", "{").replace("}}", "}").partition("; ")
+    if kind in {"value_error", "domain"}:
+        need, _, do = detail["msg"].removeprefix("Value error, ").partition("; ")
         return Fault(place, got, need.removeprefix("need "), do or "change it")
     return Fault(place, got, _need(kind, detail), "change it")
 
@@ -86,21 +91,17 @@ def _need(kind: str, detail: ErrorDetails) -> str:
 
 def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
     """The keys that may stand at a location of a model."""
-    from sweep_platform.spec.domains import Choice, FloatRange, IntRange
-    from sweep_platform.spec.model import Objective, SamplerSpec
-
-    if location and location[0] == "search" and len(location) == 3:
-        domain = {"choice": Choice, "float": FloatRange, "int": IntRange}[str(location[2])]
-        return [info.alias or name for name, info in domain.model_fields.items()]
-    current: type[BaseModel] = model
+    if len(location) == 3 and location[0] == "search" and location[2] in DOMAINS:
+        return [info.alias or name for name, info in DOMAINS[location[2]].model_fields.items()]
     for part in location:
-        if isinstance(part, int):
-            current = Objective
-            continue
-        info = current.model_fields.get(str(part))
-        section = section_of(info.annotation) if info else None
-        if section is not None:
-            current = section
-        elif part == "sampler":
-            current = SamplerSpec
-    return list(current.model_fields)
+        info = model.model_fields.get(str(part))
+        model = (info and _model_in(info.annotation)) or model
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The only model class in an annotation, as in `tuple[Objective, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = {model for part in get_args(annotation) if (model := _model_in(part))}
+    return found.pop() if len(found) == 1 else None

@@ -10,9 +10,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from sweep_platform.errors import BadInput, Fault
 from sweep_platform.spec.check import TrainerChecks, objective_faults
-from sweep_platform.spec.compose import Composed, compose, presets_dir
+from sweep_platform.spec.compose import Composed, compose
 from sweep_platform.spec.domains import Domain
 from sweep_platform.spec.faults import from_pydantic, show, spec_key
+from sweep_platform.spec.groups import presets_dir
 from sweep_platform.spec.model import SweepSpec
 from sweep_platform.spec.priors import read_priors
 from sweep_platform.trainers import load_trainer
@@ -35,15 +36,26 @@ def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> SweepSpec:
     faults: list[Fault] = []
     domains = _domains(tree.get("search"))
     checks = _trainer_checks(tree, composed, faults)
+    sections: set[str] = set()
     if checks is not None:
+        sections = set(checks.config.model_fields)
         resolved = checks.base_config(tree, faults)
         checks.search(domains, faults)
         checks.conditions(domains, tree.get("constraints"), resolved, faults)
         known = checks.paths
     else:
         resolved, known = None, frozenset()
+    _misplaced_sections(tree, sections, composed, faults)
     folders = (composed.path.parent / "priors", presets_dir() / "priors")
-    priors = read_priors(tree.get("priors"), folders, domains, known, resolved, composed.where, faults)
+    priors = read_priors(
+        tree.get("priors"),
+        folders,
+        domains=domains,
+        known=known,
+        base=resolved,
+        where=composed.where,
+        faults=faults,
+    )
     faults += objective_faults(tree.get("objectives"), composed.where)
     spec = _structure({**tree, "priors": priors}, resolved, composed, faults)
     if faults or spec is None:
@@ -65,12 +77,27 @@ def _domains(search: Any) -> dict[str, Domain]:
 def _trainer_checks(tree: dict[str, Any], composed: Composed, faults: list[Fault]) -> TrainerChecks | None:
     name = tree.get("trainer", SweepSpec.model_fields["trainer"].default)
     if not isinstance(name, str):
-        return None
+        del tree["trainer"]
+        do = "put settings of the run under config.trainer"
+        faults.append(Fault(composed.where("trainer"), show(name), "a trainer's name", do))
+        name = SweepSpec.model_fields["trainer"].default
     try:
         return TrainerChecks(load_trainer(name).Config, composed.where)
     except BadInput as error:
-        faults += [Fault(composed.where("trainer"), fault.got, fault.need, fault.do) for fault in error.faults]
+        faults += [
+            Fault(composed.where("trainer"), fault.got, fault.need, fault.do) for fault in error.faults
+        ]
         return None
+
+
+def _misplaced_sections(
+    tree: dict[str, Any], sections: set[str], composed: Composed, faults: list[Fault]
+) -> None:
+    """Sections of the trainer's config that stand at the top of the spec, taken out of `tree`."""
+    for key in sorted((sections - set(SweepSpec.model_fields)) & set(tree)):
+        value = tree.pop(key)
+        do = f"write config.{key}: a trainer's sections go under config"
+        faults.append(Fault(composed.where(key), show(value), "the keys of a spec at the top", do))
 
 
 def _structure(
@@ -80,14 +107,8 @@ def _structure(
     if resolved is not None:
         rest = {key: value for key, value in resolved.items() if key not in ("model", "data")}
         tree = {**tree, "config": rest, **{k: resolved[k] for k in ("model", "data") if k in resolved}}
-    sections = set(resolved or ()) - set(SweepSpec.model_fields)
-    for key in sections & set(tree):
-        value = tree.pop(key)
-        do = f"write config.{key}: a trainer's sections go under config"
-        faults.append(Fault(composed.where(key), show(value), f"a key of a spec, not {key!r}", do))
     try:
         return SweepSpec.model_validate(tree)
     except ValidationError as error:
         faults += from_pydantic(error, SweepSpec, composed.where, spec_key)
         return None
-

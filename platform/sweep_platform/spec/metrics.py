@@ -41,8 +41,13 @@ NAMES = (
     "timing_s/update_actor",
     "timing_s/testing",
 )
-_PER_SET = re.compile(r"val/[\w.-]+/(accuracy|pass_at_\d+|maj_at_\d+|best_at_\d+)|val/(pass_at|maj_at|best_at)_\d+")
-_BOUND = re.compile(r"\s*([A-Za-z_]\w*(?:/[\w.-]+)+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+NEED = f"a metric that trials report, such as {', '.join(NAMES[:5])}"
+_PER_SET = re.compile(
+    r"val/[\w.-]+/(accuracy|pass_at_\d+|maj_at_\d+|best_at_\d+)|val/(pass_at|maj_at|best_at)_\d+"
+)
+_BOUND = re.compile(
+    r"\s*([A-Za-z_]\w*(?:/[\w.-]+)+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+)
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,

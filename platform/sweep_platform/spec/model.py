@@ -35,9 +35,7 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 class Part(BaseModel):
     """A part of a spec: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, serialize_by_alias=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class Objective(Part):
@@ -94,7 +92,7 @@ class Hardware(Part):
     cores: Count | None = None
     """CPU cores shared by the trials that run at once; null takes those of the machine."""
     memory_gb: Annotated[float, Field(gt=0)] | None = None
-    """Memory of one device; a trial whose `perf/peak_memory_gb` exceeds it is infeasible. null is no limit."""
+    """Memory of one device: a bound on a trial's `perf/peak_memory_gb`. null is no limit."""
 
 
 def _named_sampler(value: Any) -> Any:
@@ -102,8 +100,10 @@ def _named_sampler(value: Any) -> Any:
 
 
 class SweepSpec(Part):
-    """A sweep, complete: `model`, `data` and `config` hold every field of the trainer's config, defaults too,
-    so that a stored spec means the same under another version of the trainer.
+    """A sweep, complete.
+
+    `model`, `data` and `config` hold every field of the trainer's config, defaults too, so that a stored spec
+    means the same under another version of the trainer.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -143,7 +143,9 @@ class SweepSpec(Part):
     @model_validator(mode="after")
     def _cost_has_a_currency(self) -> Self:
         if self.budget.cost is not None and self.cost_metric is None:
-            raise ValueError("budget.cost needs an objective `cost/…` that names its unit; add one, or remove it")
+            raise ValueError(
+                "budget.cost needs an objective `cost/…` that names its unit; add one, or remove it"
+            )
         return self
 
     @property
@@ -188,12 +190,12 @@ class SweepSpec(Part):
         return identity_of(self.to_dict())
 
     def diff(self, stored: Mapping[str, Any]) -> list[str]:
-        """What differs between `stored` (an earlier `to_dict()`) and this spec, a line each, as far as it matters."""
+        """What differs from `stored` (an earlier `to_dict()`) and matters, as lines `key: was X, is Y`."""
         return changes(stored, self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as JSON-compatible values; `from_dict` restores it without any file."""
-        return self.model_dump(mode="json")
+        return self.model_dump(mode="json", by_alias=True)
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> SweepSpec:
@@ -204,4 +206,3 @@ class SweepSpec(Part):
 def available_cores() -> int:
     """CPU cores that this process may use."""
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1))
-

@@ -46,12 +46,15 @@ def leaves(config: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fie
 
 
 def refuse_value(info: FieldInfo, value: Any) -> str | None:
-    """What the field would accept, if it doesn't accept `value` (an int may stand for a float, nothing else)."""
-    adapter: TypeAdapter[Any] = TypeAdapter(Annotated[info.annotation, info])
+    """What the field would accept, if it doesn't accept `value`; an int may stand for a float."""
+    annotated: Any = Annotated[info.annotation, info]
+    adapter: TypeAdapter[Any] = TypeAdapter(annotated)
     try:
         adapter.validate_python(value, strict=True)
     except ValidationError as error:
-        messages = [fault["msg"].removeprefix("Input should be ") for fault in error.errors(include_url=False)]
+        messages = [
+            fault["msg"].removeprefix("Input should be ") for fault in error.errors(include_url=False)
+        ]
         return " or ".join(dict.fromkeys(messages))
     return None
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 MAX_KEY = 250
@@ -38,16 +37,6 @@ def _spell(character: str) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted paths and leaves of a nested mapping; lists count as leaves."""
-    for key, value in tree.items():
-        path = f"{prefix}.{key}" if prefix else str(key)
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, path)
-        else:
-            yield path, value
 
 
 def param_value(value: Any) -> str:

@@ -24,7 +24,12 @@ def searched_note(trial: TrialRecord) -> str:
 def frontier_note(frontier: Frontier) -> str:
     """The front as a table, cheapest first."""
     metrics = [goal.metric for goal in frontier.goals]
-    lines = ["Frontier, cheapest first:", "", f"| trial | {' | '.join(metrics)} |", "|---" * (len(metrics) + 1) + "|"]
+    lines = [
+        "Frontier, cheapest first:",
+        "",
+        f"| trial | {' | '.join(metrics)} |",
+        "|---" * (len(metrics) + 1) + "|",
+    ]
     for point in frontier.front:
         cells = [
             units.metric(metric, value) if error is None else units.accuracy(value, error)

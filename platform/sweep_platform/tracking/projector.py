@@ -1,7 +1,7 @@
 """A sweep's ledger records as MLflow runs: one parent for the sweep, one nested run a trial.
 
-Everything here can be repeated: runs are found again by their tags, steps already written are left out, and
-params, tags and files come out the same. So the live projection, a resumed sweep and `sync` are one code path.
+Everything here can be repeated: runs are found again by their tags, steps already written are left out,
+and params, tags and files come out the same. So the live projection, a resumed sweep and `sync` are one path.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep_platform.errors import NoFeasibleTrial
+from sweep_platform.files import to_yaml
 from sweep_platform.frontier import Frontier
 from sweep_platform.plots import evaluation_size, save_frontier
 from sweep_platform.tracking.notes import NOTE, frontier_note, searched_note
 from sweep_platform.tracking.runs import RunWriter, StepRecord, milliseconds, step_metrics
 from sweep_platform.tracking.samples import FILE, TAG, TAG_VALUE, samples_table
 from sweep_platform.tracking.store import Store
-from sweep_platform.yaml_file import to_yaml
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -78,7 +78,7 @@ class Projector:
             writer.reopen()
 
     def finish(self, trials: Sequence[TrialRecord]) -> None:
-        """Write the whole sweep's result: the frontier's pictures, its points, and the end of the parent run."""
+        """Write the sweep's result: the frontier's pictures and points, and the end of the parent run."""
         writer = self._parent()
         counts = Counter(f"trials.{trial.state}" for trial in trials)
         writer.tags({name: str(count) for name, count in counts.items()})
@@ -105,7 +105,9 @@ class Projector:
         with tempfile.TemporaryDirectory() as folder:
             for name in ("frontier.html", "frontier.png"):
                 save_frontier(frontier, Path(folder) / name, evaluated)
-            (Path(folder) / "frontier.json").write_text(json.dumps(frontier.to_json(), indent=2), encoding="utf-8")
+            (Path(folder) / "frontier.json").write_text(
+                json.dumps(frontier.to_json(), indent=2), encoding="utf-8"
+            )
             self._store.client.log_artifacts(writer.run_id, folder)
         writer.tags({NOTE: frontier_note(frontier), "knee": str(knee.number)})
 

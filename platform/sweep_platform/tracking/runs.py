@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweep_platform.tracking.names import MAX_KEY, MAX_TAG, flatten, metric_name, param_value, shorten
+from sweep_platform.spec.paths import flatten
+from sweep_platform.tracking.names import MAX_KEY, MAX_TAG, metric_name, param_value, shorten
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -85,7 +86,9 @@ class RunWriter:
         """Write a nested mapping as params with dotted names."""
         from mlflow.entities import Param
 
-        entities = [Param(metric_name(path)[:MAX_KEY], param_value(value)) for path, value in flatten(tree)]
+        entities = [
+            Param(metric_name(path)[:MAX_KEY], param_value(value)) for path, value in flatten(tree).items()
+        ]
         for start in range(0, len(entities), _PARAMS_A_BATCH):
             self.client.log_batch(self.run_id, params=entities[start : start + _PARAMS_A_BATCH])
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 FILE = "samples.json"
 TAG = "mlflow.loggedArtifacts"
-"""Files named in this tag are shown as tables. `MlflowClient.log_table` sets it too, but appends when repeated."""
+"""Files named in this tag are shown as tables. `MlflowClient.log_table` sets it too, but appends again."""
 TAG_VALUE = json.dumps([{"path": FILE, "type": "table"}])
 
 _COLUMNS = ("correct", "answer", "ground_truth", "prompt", "response", "response_length")
@@ -31,7 +31,7 @@ def samples_table(samples: Sequence[EvaluatedSample], limit: int = 200) -> str:
     kept = sorted([*_spread(wrong, limit - rights), *_spread(right, rights)], key=_key)
     columns = [*_COLUMNS, *_KEYS]
     rows = [[getattr(sample, column) for column in columns] for sample in kept]
-    return json.dumps({"columns": columns, "data": rows}, ensure_ascii=False)
+    return json.dumps({"columns": columns, "data": rows})
 
 
 def _key(sample: EvaluatedSample) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""MLflow's page on the platform's store: started, announced when it answers, and stopped with its children."""
+"""MLflow's page on the platform's store: started, announced once it answers, stopped with its children."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ def _choose_port(port: int | None) -> int:
     if port is not None:
         if not _free(port):
             need = "a port that nothing listens on"
-            raise BadInput([Fault("--port", f"{port}, which is taken", need, "choose another, or leave --port out")])
+            raise BadInput(
+                [Fault("--port", f"{port}, which is taken", need, "choose another, or leave --port out")]
+            )
         return port
     return DEFAULT_PORT if _free(DEFAULT_PORT) else _any_free()
 

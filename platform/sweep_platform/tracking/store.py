@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _SQLITE = "sqlite:///"
+# Opens the experiment on its runs; without it, MLflow's page guesses and may show its GenAI view.
+_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,10 @@ class Store:
         """A client; the first use imports MLflow (about 2 s) and creates or migrates the database."""
         # No phoning home, and no INFO lines (alembic's, MLflow's) through a live table.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates, and fails for good where warnings are errors.
+        warnings.filterwarnings(
+            "ignore", message="The ``noload`` loader strategy", category=DeprecationWarning
+        )
         from mlflow import MlflowClient
 
         for chatty in ("mlflow", "alembic"):
@@ -72,7 +79,7 @@ class Store:
         found = self.client.get_experiment_by_name(name)
         if found is None:
             place = (self.artifacts / name).absolute().as_uri() if self.local else None
-            return str(self.client.create_experiment(name, artifact_location=place))
+            return str(self.client.create_experiment(name, artifact_location=place, tags=_TRAINING))
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def sync(ledger: Ledger, address: str, store: Store) -> int:
-    """Write what MLflow lacks of a sweep; everything, if MLflow's database is gone. Returns the trials looked at.
+    """Write what MLflow lacks of a sweep; everything, if its database is gone. Returns the number of trials.
 
     Args:
         ledger: Where the sweep is.
@@ -26,7 +26,9 @@ def sync(ledger: Ledger, address: str, store: Store) -> int:
     sweep = ledger.find_sweep(address)
     if sweep is None:
         known = sorted({record.name for record in ledger.sweeps()})
-        raise BadInput([Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")])
+        raise BadInput(
+            [Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")]
+        )
     from mlflow.exceptions import MlflowException
 
     from sweep_platform.tracking.projector import Projector

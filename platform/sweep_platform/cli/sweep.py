@@ -1,0 +1,91 @@
+"""Commands that take a spec: sweep, validate."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+from rich.console import Console
+
+from sweep_platform.cli.app import app, console
+from sweep_platform.errors import BadInput, Fault
+from sweep_platform.home import Home
+from sweep_platform.spec import check_spec, load_spec
+
+if TYPE_CHECKING:
+    from run_ledger import Ledger, SweepRecord
+
+    from sweep_platform.executors import ExecutorName
+    from sweep_platform.spec import SweepSpec
+
+Spec = Annotated[Path, typer.Argument(help="A sweep spec (YAML).", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Hydra overrides: budget.trials=4 model=tiny", show_default=False)
+]
+
+
+@app.command(
+    epilog="Examples: platform sweep sweeps/aime.yaml | platform sweep sweeps/aime.yaml budget.trials=4 --executor inline"
+)
+def sweep(
+    spec: Spec,
+    overrides: Overrides = None,
+    executor: Annotated[str, typer.Option(help="ray (trials at once) or inline (one by one, in this process).")] = "ray",
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join; without it Ray starts here.")] = None,
+    new: Annotated[bool, typer.Option("--new", help="Start a new version of the sweep.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of the live table.")] = False,
+) -> None:
+    """Search: train the candidates, record them, show the frontier. Run it again to resume."""
+    if executor not in ("ray", "inline"):
+        raise BadInput([Fault("--executor", repr(executor), "ray or inline", "choose one of these")])
+    loaded = load_spec(spec, overrides or ())
+    check_spec(loaded, source=spec)
+    home = Home.locate()
+    with home.ledger(must_exist=False) as ledger:
+        record = _run(ledger, loaded, home, cast("ExecutorName", executor), address, new=new, plain=plain)
+        _conclude(ledger, record)
+
+
+def _run(
+    ledger: Ledger, spec: SweepSpec, home: Home, executor: ExecutorName, address: str | None, *, new: bool, plain: bool
+) -> SweepRecord:
+    from sweep_platform.cli.display import display
+    from sweep_platform.driver import open_sweep
+    from sweep_platform.executors import make_executor
+    from sweep_platform.tracking import MLflowObserver, Store
+
+    errors = Console(stderr=True)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    store = Store(home.mlflow_uri, home.artifacts)
+    with (
+        display(Console(), plain=plain) as shown,
+        MLflowObserver(ledger, store, warn=errors.print) as mlflow,
+        open_sweep(ledger, spec, home, observers=(shown, mlflow), new=new) as driver,
+    ):
+        make_executor(executor, address=address).run(driver)
+    return driver.sweep
+
+
+def _conclude(ledger: Ledger, record: SweepRecord) -> None:
+    """Show the frontier and the next step.
+
+    Raises:
+        NoFeasibleTrial: no trial is complete.
+    """
+    from sweep_platform.cli.choose import frontier_table
+    from sweep_platform.frontier import Frontier
+
+    found = Frontier.of(record, ledger.trials(record.id))
+    console().print(frontier_table(found))
+    typer.echo(f"next: platform export {record.name} --knee --out {record.name}.yaml, or platform ui")
+
+
+@app.command(epilog="Example: platform validate sweeps/aime.yaml budget.trials=4")
+def validate(spec: Spec, overrides: Overrides = None) -> None:
+    """Check a spec in full: keys, values, the trainer's config, the data's files. Trains and writes nothing."""
+    loaded = load_spec(spec, overrides or ())
+    check_spec(loaded, source=spec)
+    objectives = ", ".join(f"{o.direction} {o.metric}" for o in loaded.objectives)
+    typer.echo(f"{spec}: valid; {loaded.budget.trials} trials over {len(loaded.search)} parameters; {objectives}")

@@ -1,0 +1,36 @@
+"""Trials in this process, one after the other: for debugging, and for machines with one core."""
+
+from __future__ import annotations
+
+from sweep_platform.driver import Assignment, Driver
+from sweep_platform.errors import PlatformError
+from sweep_platform.executors.attempt import one_line, run_attempt, threads_limited
+from sweep_platform.spec.model import available_cores
+
+
+class InlineExecutor:
+    """Runs each trial to its end before the next; the threads are those it would have beside others."""
+
+    def run(self, driver: Driver) -> None:
+        """Run trials until nothing is left to start."""
+        if driver.finished:
+            return
+        self._prepare(driver)
+        while isinstance(assignment := driver.next_trial(), Assignment):
+            self._run(driver, assignment)
+
+    def _prepare(self, driver: Driver) -> None:
+        threads = driver.spec.hardware.cores or available_cores()
+        with threads_limited(threads):
+            config = driver.trainer.Config.model_validate(driver.prepare_config(threads))
+            try:
+                driver.trainer.prepare(config, driver.observers.prepare_progress)
+            except Exception as error:
+                raise PlatformError(f"{driver.spec.trainer} could not prepare: {one_line(error)}") from error
+
+    def _run(self, driver: Driver, assignment: Assignment) -> None:
+        with threads_limited(assignment.threads):
+            outcome = run_attempt(
+                driver.trainer, assignment.config, lambda step: driver.report(assignment, step)
+            )
+        driver.finish(assignment, outcome)

@@ -1,0 +1,277 @@
+"""Trials in processes of their own, by Ray Tune: on this machine, or on a cluster that is joined.
+
+Tune only places the attempts and carries the messages. What runs next and when it stops is the driver's say,
+through Tune's searcher and scheduler; Tune's own experiment state, logs, sync and screen are unused.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import ray
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler
+from ray.tune.search import Searcher
+from ray.tune.stopper import Stopper
+
+from sweep_platform.driver import Assignment, Crashed, Driver, Ended, Lost, Outcome
+from sweep_platform.errors import PlatformError
+from sweep_platform.executors.attempt import one_line
+from sweep_platform.executors.payload import Job, decode
+from sweep_platform.executors.preparation import Preparation
+from sweep_platform.executors.worker import CRASH, JOB, STEP, TrialWorker
+from sweep_platform.spec.model import available_cores
+
+T = TypeVar("T")
+
+_SOCKET_ROOM = 40
+"""Characters of the temporary folder's path; Ray adds up to 65, and a socket's path may have 107."""
+_QUIET = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+}
+"""Keeps Ray and Tune from writing, phoning home, changing folders and handling Ctrl-C."""
+
+
+class RayExecutor:
+    """Runs as many trials at once as the budget's concurrency says.
+
+    Args:
+        address: A cluster to join; None starts one on this machine, with its cores, and ends it afterwards. A
+            process that is connected already uses that connection and leaves it as it is.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        self._address = address
+
+    def run(self, driver: Driver) -> None:
+        """Run trials until nothing is left to start."""
+        if driver.finished:
+            return
+        cores = driver.spec.hardware.cores or available_cores()
+        needed = driver.spec.threads * driver.spec.budget.concurrency
+        with (
+            _environment(_QUIET),
+            Preparation(driver.spec.trainer, driver.prepare_config(cores), cores) as preparation,
+            connected(self._address, max(cores, needed)) as folder,
+        ):
+            preparation.wait(driver.observers.prepare_progress)
+            bridge = _Bridge(driver)
+            try:
+                _tune(bridge, folder)
+            except Exception as error:
+                if bridge.failure is None:
+                    raise PlatformError(f"Ray Tune failed: {one_line(error)}") from error
+            if bridge.failure is not None:
+                raise bridge.failure
+
+
+def _tune(bridge: _Bridge, folder: Path) -> None:
+    """Let Tune run what the driver assigns."""
+    spec = bridge.driver.spec
+    resources: dict[str, float] = {"cpu": spec.threads}
+    if cast(Any, ray).cluster_resources().get("GPU", 0) >= spec.hardware.devices:
+        resources["gpu"] = spec.hardware.devices
+    scheduler = _DriverScheduler()
+    scheduler.bridge = bridge
+    tune.run(
+        TrialWorker,
+        name=bridge.driver.sweep.address,
+        storage_path=str(folder),
+        num_samples=-1,
+        search_alg=_DriverSearcher(bridge),
+        scheduler=scheduler,
+        stop=_StopOnFailure(bridge),
+        resources_per_trial=resources,
+        reuse_actors=True,
+        max_failures=0,
+        raise_on_failed_trial=False,
+        verbose=0,
+        trial_dirname_creator=lambda trial: str(trial.trial_id),
+    )
+
+
+class _Bridge:
+    """Keeps which of Tune's trials is which assignment, and the first error of the driver's."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.failure: Exception | None = None
+        self._assignments: dict[str, Assignment] = {}
+        self._outcomes: dict[str, Outcome] = {}
+
+    def suggest(self, trial_id: str) -> Any:
+        """Start the driver's next attempt as Tune's trial."""
+        step = self._guarded(self.driver.next_trial)
+        if step is None:
+            return Searcher.FINISHED
+        if not isinstance(step, Assignment):
+            return None
+        self._assignments[trial_id] = step
+        folder = str(self.driver.folder(step.number))
+        job = Job(self.driver.spec.trainer, step.config, step.threads, folder)
+        return {JOB: job.dump()}
+
+    def heard(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Take what a worker says; return whether it goes on."""
+        if CRASH in result:
+            crash = result[CRASH]
+            self._outcomes[trial_id] = Ended() if crash is None else Crashed(*crash)
+            return False
+        step = decode(result[STEP])
+        go_on = self._guarded(lambda: self.driver.report(self._assignments[trial_id], step))
+        if not go_on:
+            self._outcomes[trial_id] = Ended()
+        return bool(go_on)
+
+    def ended(self, trial_id: str) -> None:
+        """Finish an attempt. One that said nothing of its end was lost with its process."""
+        assignment = self._assignments.pop(trial_id)
+        outcome = self._outcomes.pop(trial_id, Lost("its process died"))
+        self._guarded(lambda: self.driver.finish(assignment, outcome))
+
+    def _guarded(self, call: Callable[[], T]) -> T | None:
+        """Call the driver; after an error nothing more is called, and Tune is told to stop."""
+        if self.failure is None:
+            try:
+                return call()
+            except Exception as error:
+                self.failure = error
+        return None
+
+
+class _DriverSearcher(Searcher):
+    """Tune's searcher: the driver decides."""
+
+    def __init__(self, bridge: _Bridge) -> None:
+        super().__init__()
+        self._bridge = bridge
+
+    def suggest(self, trial_id: str) -> Any:
+        """Tune wants a trial."""
+        return self._bridge.suggest(trial_id)
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Tune is done with a trial."""
+        self._bridge.ended(trial_id)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Keep nothing: the ledger has it all."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing."""
+
+
+class _DriverScheduler(FIFOScheduler):
+    """Tune's scheduler: the driver decides."""
+
+    bridge: _Bridge
+    """Set before the first call."""
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """A worker said something."""
+        return str(self.CONTINUE if self.bridge.heard(trial.trial_id, result) else self.STOP)
+
+
+class _StopOnFailure(Stopper):
+    """Ends Tune's run once the driver has failed."""
+
+    def __init__(self, bridge: _Bridge) -> None:
+        self._bridge = bridge
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Stop no single trial."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Stop everything after a failure."""
+        return self._bridge.failure is not None
+
+
+@contextmanager
+def connected(address: str | None, cores: int) -> Iterator[Path]:
+    """Hold a connection to a cluster, and a folder for what Ray and Tune insist on writing.
+
+    Raises:
+        PlatformError: the cluster can't be reached, or none can be started.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="sweep-", dir=_short_folder()))
+    started = not ray.is_initialized()
+    try:
+        if started:
+            _connect(address, cores, folder)
+        with _silent():
+            yield folder
+    finally:
+        if started:
+            ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _connect(address: str | None, cores: int, folder: Path) -> None:
+    local: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(folder)}
+    path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
+    variables = {**_QUIET, "PYTHONPATH": path}
+    try:
+        ray.init(
+            address=address or "local",
+            log_to_driver=False,
+            logging_level=logging.CRITICAL,
+            configure_logging=True,
+            runtime_env={"env_vars": variables},
+            **({} if address else local),
+        )
+    except Exception as error:
+        where = f"join the cluster at {address}" if address else "start on this machine"
+        raise PlatformError(f"Ray can't {where}: {one_line(error)}") from error
+
+
+def _short_folder() -> str:
+    """The temporary folder, if a socket's path fits below it."""
+    folder = tempfile.gettempdir()
+    return folder if len(folder) <= _SOCKET_ROOM else "/tmp"
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep Ray's loggers quiet: what they say of trials, the driver says better."""
+    logger = logging.getLogger("ray")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

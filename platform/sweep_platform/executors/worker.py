@@ -1,0 +1,108 @@
+"""The process that trains, under Ray Tune: the trainer in a thread, its reports handed over one at a time.
+
+A report waits until the driver has recorded it and Tune asks for the next, so nothing runs ahead of the
+ledger, and a trainer that is stopped gets to write its checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from ray.tune import Trainable
+
+from sweep_platform.driver import Crashed
+from sweep_platform.executors.attempt import one_line, run_attempt, thread_environment
+from sweep_platform.executors.payload import Job, encode
+from sweep_platform.trainers import StepMetrics, load_trainer
+
+JOB, STEP, CRASH = "job", "step", "crash"
+"""Keys: the job in Tune's config; a step's bytes, or how the trainer failed, in Tune's result."""
+OUTPUT = "output.log"
+"""In the trial's folder: what the trainer printed."""
+GRACE_S = 120.0
+"""Seconds that a stopped trainer gets to write its checkpoint."""
+
+
+class TrialWorker(Trainable):
+    """Tune's view of one attempt; reused for the next one, so that torch is loaded once."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Take the first job."""
+        self._conversation = _Conversation(Job.load(config[JOB]))
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take another job in the same process."""
+        self._conversation.stop()
+        self._conversation = _Conversation(Job.load(new_config[JOB]))
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Let the trainer go on to its next report, or its end, and return it."""
+        return self._conversation.next()
+
+    def cleanup(self) -> None:
+        """Stop the trainer, if it still runs."""
+        self._conversation.stop()
+
+
+class _Conversation:
+    """A trainer that runs in a thread and waits at each report."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def next(self) -> dict[str, Any]:
+        """Answer the last report with "go on", and wait for what the trainer says next."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
+            self._thread.start()
+        else:
+            self._answers.put(True)
+        return self._said.get()
+
+    def stop(self) -> None:
+        """Answer with "stop", and wait for the trainer to end. One that doesn't takes its process with it."""
+        self._stopped = True
+        self._answers.put(False)
+        if self._thread is not None:
+            self._thread.join(GRACE_S)
+            if self._thread.is_alive():
+                os._exit(1)
+
+    def _run(self) -> None:
+        try:
+            os.environ.update(thread_environment(self._job.threads))
+            _print_to(Path(self._job.folder))
+            trainer = load_trainer(self._job.trainer)
+            trainer.prepare(trainer.Config.model_validate(self._job.config))
+            outcome = run_attempt(trainer, self._job.config, self._report)
+        except Exception as error:
+            outcome = Crashed(one_line(error), "")
+        crash = [outcome.error, outcome.traceback] if isinstance(outcome, Crashed) else None
+        self._said.put({CRASH: crash})
+
+    def _report(self, step: StepMetrics) -> bool:
+        if self._stopped:
+            return False
+        self._said.put({STEP: encode(step)})
+        return self._answers.get()
+
+
+def _print_to(folder: Path) -> None:
+    """Append what this process prints to a file in the trial's folder, from here on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(folder / OUTPUT, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)

@@ -1,0 +1,100 @@
+"""Whether a candidate can run, told before it costs anything, and whether its result is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from sweep_platform.search.space import Impossible, Space
+from sweep_platform.spec import Choice, SweepSpec
+from sweep_platform.spec.expressions import Expression, ExpressionError
+from sweep_platform.spec.metrics import MetricBound
+from sweep_platform.spec.paths import flatten
+from sweep_platform.trainers import Trainer
+
+PEAK_MEMORY = "perf/peak_memory_gb"
+CONTEXTS = 16
+"""Random candidates in which a value must be refused before it counts as impossible."""
+
+
+class Feasibility:
+    """The limits of one sweep: its constraints, its trainer's checks, its hardware."""
+
+    def __init__(self, spec: SweepSpec, trainer: Trainer) -> None:
+        self._spec = spec
+        self._trainer = trainer
+        self._bounds: list[MetricBound] = []
+        self._expressions: list[Expression] = []
+        for text in spec.constraints:
+            bound = MetricBound.parse(text)
+            if bound is None:
+                self._expressions.append(Expression.parse(text))
+            else:
+                self._bounds.append(bound)
+        if spec.hardware.memory_gb is not None:
+            self._bounds.append(MetricBound(PEAK_MEMORY, "<=", spec.hardware.memory_gb))
+
+    def refuse(self, params: Mapping[str, Any]) -> str | None:
+        """Why a candidate can't run, or None. Loads no model and costs nothing."""
+        tree = self._spec.trial_config(params)
+        try:
+            config = self._trainer.Config.model_validate(tree)
+        except ValidationError as error:
+            return "; ".join(
+                f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}"
+                for detail in error.errors(include_url=False)
+            )
+        values = flatten(tree)
+        for expression in self._expressions:
+            if (reason := _broken(expression, values)) is not None:
+                return reason
+        faults = self._trainer.preflight(config, self._spec.hardware.devices)
+        return "; ".join(f"{f.key}: got {f.got}; need {f.need}" for f in faults) or None
+
+    def impossible(self) -> Impossible:
+        """Choices that no candidate can have, and why: the trainer's preflight names them in any context.
+
+        A tensor parallel size above the devices at hand is one. A value is tried in the base config and in
+        `CONTEXTS` random candidates, so that one which other parameters make possible is kept.
+        """
+        space = Space(self._spec)
+        contexts: list[dict[str, Any]] = [{}, *(space.uniform(seed) for seed in range(CONTEXTS))]
+        found: dict[str, dict[Any, str]] = {}
+        for path, domain in space.domains.items():
+            for value in domain.choice if isinstance(domain, Choice) else ():
+                reasons = [self._named_fault({**context, path: value}, path) for context in contexts]
+                if all(reasons):
+                    found.setdefault(path, {})[value] = str(reasons[0])
+        return found
+
+    def _named_fault(self, params: Mapping[str, Any], path: str) -> str | None:
+        """What the trainer's preflight says about one path of a candidate."""
+        try:
+            config = self._trainer.Config.model_validate(self._spec.trial_config(params))
+        except ValidationError:
+            return None
+        faults = self._trainer.preflight(config, self._spec.hardware.devices)
+        return next((f"{f.key}: got {f.got}; need {f.need}" for f in faults if f.key == path), None)
+
+    def violated(self, metrics: Mapping[str, float]) -> str | None:
+        """Which bound a trial's metrics break, or None. A metric that is missing or NaN breaks its bound."""
+        for bound in self._bounds:
+            value = metrics.get(bound.metric, math.nan)
+            if not bound.holds(value):
+                return f"{bound.metric} = {value:g}, not {bound.sign} {bound.limit:g}"
+        return None
+
+
+def _broken(expression: Expression, values: Mapping[str, Any]) -> str | None:
+    """The constraint with the values in it, if it doesn't hold; unknown (a null in it) holds, as in SQL."""
+    try:
+        result = expression.evaluate(values)
+    except ExpressionError as error:
+        return f"{expression.text}: {error}"
+    if result is None or result:
+        return None
+    named = ", ".join(f"{name} = {values[name]!r}" for name in sorted(expression.names))
+    return f"{expression.text} does not hold: {named}"

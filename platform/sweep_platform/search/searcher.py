@@ -1,0 +1,206 @@
+"""Which candidate comes next.
+
+Deterministic: a suggestion depends on the spec, the trial's number and the trials told so far, never on
+timing or on the process that asks. No candidate is suggested twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from run_ledger.records import TrialRecord, TrialState
+
+from sweep_platform.errors import PlatformError
+from sweep_platform.search.samplers import Told, Verdict, suggest
+from sweep_platform.search.space import Impossible, Space, params_hash
+from sweep_platform.spec import SweepSpec
+
+MAX_REFUSED = 64
+"""Refused candidates in one `ask`, after which the space counts as infeasible."""
+_RETRIES = 8
+"""Duplicates of the sampler before the space is filled at random."""
+_FILLS = 1000
+"""Random draws from a continuous space before it counts as exhausted."""
+
+Refuse = Callable[[Mapping[str, Any]], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A candidate that can't run: it has a trial number, and costs nothing."""
+
+    number: int
+    params: Mapping[str, Any]
+    params_hash: str
+    origin: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """The next candidate to run."""
+
+    number: int
+    """Its trial number: the one asked for plus the number of refused ones before it."""
+    params: Mapping[str, Any]
+    """Canonical: active parameters only, in the spec's order."""
+    params_hash: str
+    origin: str
+    """`prior:<name>` or the sampler's name."""
+    sampler_state: Mapping[str, Any]
+    """What the sampler needs when it is told this trial again; JSON."""
+    refused: tuple[Refused, ...] = ()
+    """Candidates tried before it, with the numbers from the one asked for up to this one; to be recorded."""
+
+
+class SpaceExhausted(PlatformError):
+    """Nothing is left to suggest. `refused` are to be recorded, as with a suggestion."""
+
+    def __init__(self, message: str, refused: tuple[Refused, ...] = ()) -> None:
+        self.refused = refused
+        super().__init__(message)
+
+
+@dataclass(slots=True)
+class Searcher:
+    """Suggests candidates for one sweep; rebuilt by telling it the sweep's trials again, in any order."""
+
+    spec: SweepSpec
+    impossible: Impossible = field(default_factory=dict)
+    """Values never to suggest; `Feasibility.impossible`."""
+    space: Space = field(init=False)
+    _told: dict[int, Told] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.space = Space(self.spec, self.impossible)
+
+    def tell(self, trial: TrialRecord) -> None:
+        """Take a finished trial's result (an open one counts as pending). Telling again changes nothing.
+
+        A number that is not finite makes a trial bad: it never reaches a model.
+        """
+        self._told[trial.number] = Told(
+            number=trial.number,
+            params=self._canonical(trial.params),
+            params_hash=trial.params_hash,
+            origin=trial.origin,
+            verdict=self._verdict(trial),
+            values=trial.values if _all_finite(trial.values) else None,
+            sampler_state=trial.sampler_state,
+        )
+
+    def pend(self, trial: TrialRecord) -> None:
+        """Take a trial as suggested, without a result, whatever its state (for a driver that tells late)."""
+        self._told[trial.number] = Told(
+            number=trial.number,
+            params=self._canonical(trial.params),
+            params_hash=trial.params_hash,
+            origin=trial.origin,
+            verdict=Verdict.PENDING,
+            sampler_state=trial.sampler_state,
+        )
+
+    def ask(self, number: int, refuse: Refuse | None = None) -> Suggestion:
+        """Suggest the candidate for trial `number`, or a later one where candidates before it are refused.
+
+        The suggestion counts as pending from now on.
+
+        Args:
+            number: the next free trial number.
+            refuse: why a candidate can't run, or None; `Feasibility.refuse`.
+
+        Raises:
+            SpaceExhausted: every candidate was suggested before, or too many in a row were refused.
+        """
+        refused: list[Refused] = []
+        while True:
+            params, origin, state = self._next(number, tuple(refused))
+            digest = params_hash(params)
+            reason = refuse(params) if refuse is not None else None
+            if reason is None:
+                self._told[number] = Told(number, params, digest, origin, Verdict.PENDING, None, state)
+                return Suggestion(number, params, digest, origin, state, tuple(refused))
+            # Without its sampler state: it must not fill up a generation of NSGA-II.
+            self._told[number] = Told(number, params, digest, origin, Verdict.BAD)
+            refused.append(Refused(number, params, digest, origin, reason))
+            if len(refused) == MAX_REFUSED:
+                got = f"{MAX_REFUSED} infeasible candidates in a row, the last because {reason}"
+                message = f"search: got {got}; need one that can run; widen search or constraints"
+                raise SpaceExhausted(message, tuple(refused))
+            number += 1
+
+    def _next(self, number: int, refused: tuple[Refused, ...]) -> tuple[dict[str, Any], str, dict[str, Any]]:
+        """The first candidate that is new: priors, then the sampler, then any that is left."""
+        seen = {item.params_hash for item in self._told.values()}
+        for params, origin, state in self._candidates(number):
+            if params_hash(params) not in seen:
+                return params, origin, state
+        message = (
+            f"search: got {len(seen)} candidates, all there are; need none more; enlarge search to go on"
+        )
+        raise SpaceExhausted(message, refused)
+
+    def _candidates(self, number: int) -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:
+        name = self.spec.sampler.name
+        told = [self._told[key] for key in sorted(self._told)]
+        tried = {item.origin for item in told}
+        for prior in self.spec.priors:
+            origin = f"prior:{prior.name}"
+            if origin not in tried:
+                fixed = {path: value for path, value in prior.params.items() if self._possible(path, value)}
+                params, state = suggest(self.spec, self.space, told, self._seed(number, origin), fixed)
+                yield params, origin, state
+        for attempt in range(_RETRIES if name != "grid" else 0):
+            if name == "qmc":
+                yield self._quasi_random(number + attempt), name, {}
+            else:
+                params, state = suggest(self.spec, self.space, told, self._seed(number, attempt), {})
+                yield params, name, state
+        if self.space.size is None:
+            for attempt in range(_FILLS):
+                yield self.space.uniform(self._seed(number, f"fill{attempt}")), name, {}
+        else:
+            for params in self.space.shuffled(self._seed(0, "fill")):
+                yield params, name, {}
+
+    def _possible(self, path: str, value: Any) -> bool:
+        return path in self.space.domains and self.space.domains[path].contains(value)
+
+    def _quasi_random(self, index: int) -> dict[str, Any]:
+        """The `index`-th point of the sweep's scrambled Sobol sequence."""
+        from scipy.stats.qmc import Sobol
+
+        engine = Sobol(len(self.space.domains), scramble=True, rng=self.spec.seed)
+        if index:
+            engine.fast_forward(index)
+        return self.space.at(dict(zip(self.space.domains, map(float, engine.random(1)[0]), strict=True)))
+
+    def _seed(self, number: int, attempt: int | str) -> int:
+        """A seed of 32 bits for one attempt at one trial."""
+        text = f"{self.spec.seed}:{number}:{attempt}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+    def _canonical(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Recorded params in the spec's order, as Python's own types."""
+        search = self.spec.search
+        return {path: domain.canonical(params[path]) for path, domain in search.items() if path in params}
+
+    @staticmethod
+    def _verdict(trial: TrialRecord) -> Verdict:
+        match trial.state:
+            case TrialState.COMPLETE if _all_finite(trial.values):
+                return Verdict.GOOD
+            case TrialState.PRUNED:
+                return Verdict.PRUNED
+            case TrialState.WAITING | TrialState.RUNNING:
+                return Verdict.PENDING
+            case _:
+                return Verdict.BAD
+
+
+def _all_finite(values: tuple[float, ...] | None) -> bool:
+    return values is not None and all(math.isfinite(value) for value in values)

@@ -1,0 +1,218 @@
+import json
+import logging
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from dapo.batch import Problem
+from dapo.config import Config
+from dapo.data import Dataset, Prompts, announce, load_dataset, read_rows, tokenize
+from dapo.errors import DataError
+from hypothesis import given
+from hypothesis import strategies as st
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is missing")
+
+
+def write_jsonl(path: Path, rows: list[object]) -> str:
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows), "utf-8")
+    return str(path)
+
+
+def write_verl_parquet(path: Path, rows: list[dict[str, str]], copies: int = 1) -> str:
+    """Write problems as verl's data preparation does, extra columns included."""
+    table = [
+        {
+            "data_source": "math_dapo",
+            "prompt": [{"role": "user", "content": row["problem"]}],
+            "ability": "MATH",
+            "reward_model": {"style": "rule-lighteval/MATH_v2", "ground_truth": row["answer"]},
+            "extra_info": {"index": row["id"]},
+        }
+        for row in rows * copies
+    ]
+    pq.write_table(pa.Table.from_pylist(table), path)
+    return str(path)
+
+
+def prompts_of(size: int) -> Prompts:
+    problems = tuple(Problem(str(index), "s", str(index), "1") for index in range(size))
+    return Prompts(problems, tuple([index] for index in range(size)))
+
+
+@needs_shared
+def test_aime_2024_has_30_gradable_problems() -> None:
+    dataset = load_dataset(str(SHARED / "aime-2024.jsonl"), "integer")
+    assert (len(dataset.problems), dataset.repeats, dataset.duplicates, dataset.ungradable) == (30, 1, 0, ())
+    assert dataset.problems[0].problem_id == "aime-2024-0"
+    assert {problem.data_source for problem in dataset.problems} == {"aime-2024"}
+    assert {problem.ground_truth for problem in dataset.problems} >= {"204", "073"}
+
+
+@needs_shared
+def test_word_problems_lose_duplicates_and_decimal_answers(caplog: pytest.LogCaptureFixture) -> None:
+    source = str(SHARED / "mawps-singleop.jsonl")
+    dataset = load_dataset(source, "integer")
+    assert dataset.duplicates == 31
+    assert len(dataset.problems) + len(dataset.ungradable) == 531
+    assert all(float(problem.ground_truth).is_integer() for problem in dataset.problems)
+    assert len(load_dataset(source, "custom").problems) == 531
+    announce(source, dataset, "integer")
+    assert "31 rows repeat" in caplog.text
+    assert f"{len(dataset.ungradable)} problems are left out" in caplog.text
+    assert dataset.ungradable[0] in caplog.text
+
+
+@needs_shared
+def test_960_rows_of_30_problems_are_30_problems_with_32_samples(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (SHARED / "aime-2024.jsonl").read_text("utf-8").splitlines()]
+    repeated = load_dataset(write_verl_parquet(tmp_path / "aime.parquet", rows, copies=32), "integer")
+    plain = load_dataset(str(SHARED / "aime-2024.jsonl"), "integer")
+    assert (len(repeated.problems), repeated.repeats) == (30, 32)
+    for one, other in zip(repeated.problems, plain.problems, strict=True):
+        assert (one.problem_id, one.problem, one.ground_truth) == (
+            other.problem_id,
+            other.problem,
+            other.ground_truth,
+        )
+    assert repeated.problems[0].data_source == "math_dapo"
+    assert repeated.problems[0].extra == {"index": "aime-2024-0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("arithmetic", 4096), ("arithmetic-aime", 256), ("arithmetic-heldout", 256)]
+)
+def test_generated_sets(name: str, size: int) -> None:
+    dataset = load_dataset(name, "integer")
+    assert len({problem.problem for problem in dataset.problems}) == size
+    assert {problem.data_source for problem in dataset.problems} == {name}
+
+
+def test_a_generated_set_can_be_larger_than_its_default() -> None:
+    assert len(load_dataset("arithmetic-aime", "integer", 300).problems) == 300
+
+
+def test_size_takes_the_first_problems(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [{"problem": f"p{n}", "answer": n} for n in range(5)])
+    problems = load_dataset(source, "integer", 2).problems
+    assert [(item.problem_id, item.problem, item.ground_truth) for item in problems] == [
+        ("1", "p0", "0"),
+        ("2", "p1", "1"),
+    ]
+
+
+def test_messages_of_a_prompt_are_joined(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+    row = {"data_source": "x", "prompt": messages, "reward_model": {"ground_truth": "2"}, "extra_info": None}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    (problem,) = load_dataset(str(tmp_path / "a.parquet"), "integer").problems
+    assert problem.problem == "Be brief.\n\n1+1?"
+
+
+FAULTY = {
+    "no JSON": ("{", r"a\.jsonl:2: got no JSON"),
+    "no object": ("[1]", r"a\.jsonl:2: got \[1\]; need an object"),
+    "no problem": ({"answer": "1"}, r"a\.jsonl:2: problem: got None; need a text"),
+    "blank problem": ({"problem": " ", "answer": "1"}, r"a\.jsonl:2: problem: got ' '"),
+    "no answer": ({"problem": "p"}, r"a\.jsonl:2: answer: got None; .*the row has \['problem'\]"),
+    "answer of another type": (
+        {"problem": "p", "answer": [1]},
+        r"a\.jsonl:2: answer: got \[1\]; need a text or a number",
+    ),
+    "no ground truth": (
+        {"prompt": "p", "reward_model": {}},
+        r"a\.jsonl:2: reward_model\.ground_truth: got None",
+    ),
+    "id taken": ({"id": "x", "problem": "p", "answer": "1"}, r"a\.jsonl:2: id: got 'x' again"),
+}
+
+
+@pytest.mark.parametrize(("row", "message"), [pytest.param(*case, id=name) for name, case in FAULTY.items()])
+def test_faults_name_the_line(tmp_path: Path, row: object, message: str) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [{"id": "x", "problem": "1+1", "answer": "2"}, row])
+    with pytest.raises(DataError, match=message):
+        list(read_rows(source))
+
+
+def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [{"problem": "p"}, {"answer": "1"}, *["{"] * 20])
+    with pytest.raises(DataError) as caught:
+        load_dataset(source, "integer")
+    assert [line.split(": ")[0].rsplit(":")[-1] for line in str(caught.value).split("\n")] == list(
+        map(str, range(1, 11))
+    )
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    (tmp_path / "latin.jsonl").write_bytes(b'{"problem": "\xe9"}\n')
+    (tmp_path / "no.parquet").write_text("text")
+    (tmp_path / "folder.jsonl").mkdir()
+    cases = {
+        "empty.jsonl": "empty file",
+        "latin.jsonl": "UTF-8",
+        "no.parquet": "need parquet",
+        "folder.jsonl": "a folder",
+        "missing.jsonl": "no file",
+        "data.csv": "one of .*arithmetic",
+    }
+    for name, message in cases.items():
+        with pytest.raises(DataError, match=message):
+            load_dataset(str(tmp_path / name), "integer")
+
+
+def test_a_set_without_a_gradable_answer_is_refused(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [{"id": "half", "problem": "p", "answer": "1/2"}])
+    with pytest.raises(
+        DataError, match=r"none with an answer that the grader 'integer' can read \(as in half\)"
+    ):
+        load_dataset(source, "integer")
+
+
+def test_contradicting_answers_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"problem": "p", "answer": "1"}, {"problem": "p", "answer": "2"}]
+    (problem,) = load_dataset(write_jsonl(tmp_path / "a.jsonl", rows), "integer").problems
+    assert problem.ground_truth == "1"
+    assert "a.jsonl:2" in caplog.text
+
+
+def test_long_prompts_are_refused_or_left_out(policy, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = Dataset((Problem("short", "s", "1+1", "2"), Problem("long", "s", "1+" * 40 + "1", "41")))
+    with pytest.raises(
+        DataError, match=r"max_prompt_length: got 64; need 8\d for problem long of data.train \(1 of 2"
+    ):
+        tokenize(dataset, policy.tokenizer, Config(), "data.train")
+    config = Config.model_validate({"data": {"filter_overlong_prompts": True}})
+    with caplog.at_level(logging.WARNING):
+        prompts = tokenize(dataset, policy.tokenizer, config, "data.train")
+    assert ([problem.problem_id for problem in prompts.problems], prompts.too_long) == (["short"], 1)
+    assert "1 of 2 prompts" in caplog.text
+
+
+def test_the_template_surrounds_the_problem(policy) -> None:
+    config = Config.model_validate({"data": {"prompt_template": "Q: {problem} A:"}})
+    prompts = tokenize(Dataset((Problem("1", "s", "1+1", "2"),)), policy.tokenizer, config, "data.train")
+    assert policy.tokenizer.decode(prompts.tokens[0]) == "Q: 1+1 A:"
+
+
+@given(st.integers(1, 12), st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 3))
+def test_rounds_of_any_size_walk_through_whole_epochs(size: int, rounds: list[int], seed: int) -> None:
+    prompts, position, drawn = prompts_of(size), 0, []
+    for count in rounds:
+        drawn += prompts.draw(position, count, seed)
+        position += count
+    assert drawn == prompts.draw(0, position, seed)
+    for start in range(0, position - size + 1, size):
+        assert sorted(drawn[start : start + size]) == list(range(size))
+    assert (
+        max(Counter(drawn).values()) - (min(Counter(drawn).values()) if len(set(drawn)) == size else 0) <= 1
+    )
+
+
+def test_each_epoch_and_seed_has_its_own_order() -> None:
+    prompts = prompts_of(50)
+    orders = [tuple(prompts.draw(start, 50, seed)) for start in (0, 50) for seed in (0, 1)]
+    assert len(set(orders)) == 4

@@ -1,0 +1,166 @@
+import threading
+import time
+
+import pytest
+from dapo.graders import gradable_integer, grade_integer, parse_integer
+from hypothesis import given
+from hypothesis import strategies as st
+
+RIGHT = {
+    "plain": "Answer: 42",
+    "bold markdown": "**Answer:** 42",
+    "bold label only": "**Answer**: 42",
+    "bold answer": "Answer: **42**",
+    "trailing period": "Answer: 42.",
+    "float .0": "Answer: 42.0",
+    "leading zeros": "Answer: 042",
+    "boxed far from the end": "We get \\boxed{42}. Let me double check the arithmetic once",
+    "boxed with spaces": "Thus \\boxed{ 42 }",
+    "boxed text": "\\boxed{\\text{42}}",
+    "boxed equation": "Answer: \\boxed{x=42}",
+    "boxed and stated alike": "\\boxed{42}\nAnswer: 42",
+    "sum of unknowns": "Answer: m+n = 42",
+    "answer on the next line": "The Answer: is below\n42",
+    "modulus": "Answer: 42 (mod 1000)",
+    "latex modulus": "Answer: $42 \\pmod{1000}$",
+    "long tail": "Answer: 42\n" + "The end of the proof. " * 40,
+    "double dollar": "Answer: $$42$$",
+    "inline latex": "Answer: \\(42\\)",
+    "money": "Answer: \\$42",
+    "quotes": 'Answer: "42"',
+    "degrees": "Answer: $42^\\circ$",
+    "a sentence": "So the answer is $42$. I hope the final answer is correct.",
+    "gsm8k": "6 * 7 = 42\n#### 42",
+    "last statement": "Answer: 41\nNo.\nAnswer: 42",
+    "last box": "\\boxed{41}, no: \\boxed{42}",
+    "full-width colon": "Answer：42",
+}
+WRONG = {
+    "percent": "Answer: 42%",
+    "space inside": "Answer: 4 2",
+    "unit inside": "Answer: 4km2",
+    "box contradicts the statement": "\\boxed{41}\nAnswer: 42",
+    "statement contradicts the box": "Answer: 41\nso \\boxed{42}",
+    "statement that is no number": "\\boxed{42}\nAnswer: 4 2",
+    "two answers": "Answer: 42 or 43",
+    "list": "Answer: 42, 43",
+    "decimal": "Answer: 42.5",
+    "bare decimal": "Answer: .42",
+    "factorial": "Answer: 42!",
+    "negative": "Answer: -42",
+    "product": "Answer: 42(43)",
+    "coefficient": "Answer: 2x=42",
+    "an earlier answer": "Answer: 42\nNo.\nAnswer: 41",
+    "denied": "The answer is not 42",
+    "never stated": "6 * 7 = 42",
+    "unclosed box": "\\boxed{42",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("response", [pytest.param(text, id=name) for name, text in RIGHT.items()])
+def test_right(response: str) -> None:
+    assert grade_integer(response, "42") == (True, "42")
+
+
+@pytest.mark.parametrize("response", [pytest.param(text, id=name) for name, text in WRONG.items()])
+def test_wrong(response: str) -> None:
+    assert not grade_integer(response, "42").correct
+
+
+@pytest.mark.parametrize(
+    ("response", "gold", "correct"),
+    [
+        pytest.param("Answer: 73", "073", True, id="gold as printed by the AIME"),
+        pytest.param("so \\boxed{1,000}", "1000", True, id="boxed thousands"),
+        pytest.param("Answer: 1{,}000", "1,000", True, id="latex thousands"),
+        pytest.param("Answer: 1,00", "100", False, id="misplaced comma"),
+        pytest.param("Answer: 50%", "50", False, id="percent"),
+        pytest.param("Answer: \\$5", "5", True, id="money"),
+        pytest.param("Answer: [INVALID]", "[INVALID]", False, id="the placeholder is never right"),
+        pytest.param("Answer: 0.5", "0.5", False, id="no integer is no integer"),
+        pytest.param("Answer: −3", "-3", True, id="unicode minus"),
+        pytest.param("Answer: 0", "-0", True, id="zero has no sign"),
+        pytest.param("Answer: " + "9" * 150, "9" * 150, True, id="longer than a machine word"),
+    ],
+)
+def test_golds(response: str, gold: str, correct: bool) -> None:
+    assert grade_integer(response, gold).correct is correct
+
+
+@pytest.mark.parametrize(
+    ("gold", "gradable"),
+    [("42", True), ("007", True), ("2,000", True), ("3.0", True), ("1.25", False), ("1/2", False)],
+)
+def test_gradable_golds(gold: str, gradable: bool) -> None:
+    assert gradable_integer(gold) is gradable
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        "answer",
+        "Answer:",
+        "is",
+        "####",
+        "\\boxed{",
+        "}",
+        "{",
+        "$",
+        "\\",
+        "(",
+        ")",
+        "mod",
+        "4",
+        "42",
+        ",",
+        ".",
+        " ",
+        "\n",
+        "-",
+    ]
+)
+
+
+@given(st.lists(FRAGMENTS | st.text(max_size=3), max_size=60).map("".join), st.text(max_size=8))
+def test_never_raises_and_is_only_right_on_an_integer(response: str, gold: str) -> None:
+    grade = grade_integer(response, gold)
+    if grade.correct:
+        assert grade.answer == parse_integer(gold)
+
+
+@given(st.integers(-(10**12), 10**12))
+def test_every_integer_is_read_back(value: int) -> None:
+    for text in (f"Answer: {value}", f"\\boxed{{{value:,}}}", f"the answer is ${value}$."):
+        assert grade_integer(text, str(value)) == (True, str(value))
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "answer:",
+        "answer is 1x ",
+        "\\boxed{",
+        "(",
+        "Answer: 9",
+        "{,}",
+        "answer ",
+        "\\text{",
+        "(mod ",
+        "####1",
+        "\n",
+    ],
+)
+def test_time_is_linear(unit: str) -> None:
+    """A quadratic pattern would take minutes on 200,000 characters."""
+    start = time.perf_counter()
+    grade_integer(unit * (200_000 // len(unit)), "1")
+    assert time.perf_counter() - start < 2.0
+
+
+def test_works_off_the_main_thread() -> None:
+    """Graders that set an alarm fail there, and public trainers scored every answer 0."""
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(grade_integer("Answer: 42", "42").correct))
+    thread.start()
+    thread.join()
+    assert found == [True]

@@ -1,0 +1,210 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dapo.batch import Fault
+from dapo.config import Config
+from dapo.preflight import TINY_HEADS, preflight
+from dapo.warmstart import SHAPE
+
+
+def faults(devices: int = 1, **tree: Any) -> dict[str, Fault]:
+    return {fault.key: fault for fault in preflight(Config.model_validate(tree), devices)}
+
+
+def test_the_default_config_is_clean() -> None:
+    assert preflight(Config(), 1) == []
+
+
+def test_nothing_heavy_is_loaded() -> None:
+    code = (
+        "import sys, dapo; dapo.preflight(dapo.Config());"
+        "print(*{'torch', 'numpy', 'pyarrow', 'transformers'} & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+
+
+def test_the_embedded_model_has_the_heads_that_are_checked() -> None:
+    assert TINY_HEADS == (SHAPE["num_attention_heads"], SHAPE["num_key_value_heads"])
+
+
+def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "1+1", "answer": "2"}))
+    data = {"train": str(tmp_path / "a.jsonl"), "val": str(tmp_path / "a.jsonl")}
+    assert faults(model={"path": str(model_folder)}, data=data) == {}
+
+
+@pytest.mark.parametrize(
+    ("tree", "key", "got", "need"),
+    [
+        pytest.param(
+            {"actor": {"ppo_max_token_len_per_gpu": 16}},
+            "actor.ppo_max_token_len_per_gpu",
+            "16",
+            "at least 112 tokens",
+            id="budget below one sequence",
+        ),
+        pytest.param(
+            {"actor": {"ppo_mini_batch_size": 512}},
+            "actor.ppo_mini_batch_size",
+            "512 prompts",
+            "a divisor of data.train_batch_size, which is 32",
+            id="mini-batch in responses",
+        ),
+        pytest.param(
+            {"actor": {"ppo_mini_batch_size": 12}},
+            "actor.ppo_mini_batch_size",
+            "12",
+            "divisor",
+            id="indivisible",
+        ),
+        pytest.param({"rollout": {"n": 1}}, "rollout.n", "1", "at least 2", id="a group of one"),
+        pytest.param(
+            {"rollout": {"n": 1}, "algorithm": {"filter_groups": {"enable": False}}},
+            "rollout.n",
+            "1",
+            "at least 2",
+            id="a group of one without filter",
+        ),
+        pytest.param(
+            {"reward": {"overlong_buffer": {"enable": True, "len": 48}}},
+            "reward.overlong_buffer.len",
+            "48",
+            "less than data.max_response_length, which is 48",
+            id="buffer as long as the response",
+        ),
+        pytest.param(
+            {"algorithm": {"filter_groups": {"metric": "f1"}}},
+            "algorithm.filter_groups.metric",
+            "'f1'",
+            "one of acc, score, seq_reward, seq_final_reward",
+            id="unknown metric",
+        ),
+        pytest.param(
+            {"algorithm": {"filter_groups": {"statistic": "mean", "threshold": 0.5, "upper": 0.5}}},
+            "algorithm.filter_groups.threshold",
+            "0.5",
+            "less than algorithm.filter_groups.upper",
+            id="empty range",
+        ),
+        pytest.param(
+            {"algorithm": {"filter_groups": {"threshold": 0.5}}},
+            "algorithm.filter_groups.threshold",
+            "0.5",
+            "its default with statistic: spread",
+            id="a bound that nobody reads",
+        ),
+        pytest.param(
+            {"algorithm": {"filter_groups": {"statistic": "mean", "tolerance": 0.5}}},
+            "algorithm.filter_groups.tolerance",
+            "0.5",
+            "its default with statistic: mean",
+            id="a tolerance that nobody reads",
+        ),
+        pytest.param(
+            {"reward": {"correct_reward": -1.0}},
+            "reward.correct_reward",
+            "-1.0",
+            "more than",
+            id="right pays no more",
+        ),
+        pytest.param(
+            {"data": {"train": "no.jsonl"}}, "data.train", "no.jsonl", "data set", id="missing file"
+        ),
+        pytest.param({"data": {"val": "aime"}}, "data.val", "aime", "data set", id="unknown set"),
+        pytest.param(
+            {"model": {"path": "nosuch"}}, "model.path", "'nosuch'", "Hugging Face folder", id="no model"
+        ),
+        pytest.param({"trainer": {"device": "gpu"}}, "trainer.device", "'gpu'", "cuda", id="no device"),
+        pytest.param(
+            {"trainer": {"default_local_dir": __file__}},
+            "trainer.default_local_dir",
+            "test_preflight",
+            "a folder",
+            id="a file as folder",
+        ),
+        pytest.param(
+            {"reward": {"grader": "custom", "custom_reward_function": "nosuch:f"}},
+            "reward.custom_reward_function",
+            "nosuch",
+            "importable",
+            id="no such function",
+        ),
+        pytest.param(
+            {"rollout": {"tensor_model_parallel_size": 2}},
+            "rollout.tensor_model_parallel_size",
+            "2",
+            "at most the 1 device",
+            id="TP on one device",
+        ),
+        pytest.param(
+            {"actor": {"ulysses_sequence_parallel_size": 4}},
+            "actor.ulysses_sequence_parallel_size",
+            "4",
+            "at most the 1 device",
+            id="SP on one device",
+        ),
+    ],
+)
+def test_one_fault(tree: dict[str, Any], key: str, got: str, need: str) -> None:
+    found = faults(**tree)
+    assert list(found) == [key]
+    assert got in found[key].got
+    assert need in found[key].need
+    assert found[key].do
+
+
+@pytest.mark.parametrize(
+    ("devices", "size", "need"),
+    [
+        (6, 4, "a divisor of the 6 devices"),
+        (4, 4, "14 attention heads"),
+        (2, 2, "1: this trainer runs on one device"),
+    ],
+)
+def test_parallel_sizes_must_divide_devices_and_heads(
+    model_folder: Path, devices: int, size: int, need: str
+) -> None:
+    path = model_folder / "config.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"num_attention_heads": 14, "num_key_value_heads": 2})
+    )
+    found = faults(devices, model={"path": str(model_folder)}, actor={"ulysses_sequence_parallel_size": size})
+    assert need in found["actor.ulysses_sequence_parallel_size"].need
+
+
+def test_a_model_of_another_family_is_told(model_folder: Path) -> None:
+    path = model_folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "gpt2"}))
+    assert "gpt2" in faults(model={"path": str(model_folder)})["model.path"].got
+    (model_folder / "model.safetensors").unlink()
+    assert "without model.safetensors" in faults(model={"path": str(model_folder)})["model.path"].got
+
+
+def test_a_file_with_many_faults_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{\n{\n{\n")
+    found = faults(data={"train": str(tmp_path / "a.jsonl")})["data.train"]
+    assert "a.jsonl:1" in found.got
+    assert "2 more faults" in found.got
+    assert "\n" not in found.got
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    found = faults(
+        data={"train": str(tmp_path / "no.jsonl"), "train_batch_size": 10},
+        actor={"ppo_mini_batch_size": 3, "ppo_max_token_len_per_gpu": 10},
+        rollout={"n": 1, "tensor_model_parallel_size": 2},
+        algorithm={"filter_groups": {"metric": "nosuch"}},
+    )
+    assert set(found) == {
+        "data.train",
+        "actor.ppo_mini_batch_size",
+        "actor.ppo_max_token_len_per_gpu",
+        "rollout.n",
+        "rollout.tensor_model_parallel_size",
+        "algorithm.filter_groups.metric",
+    }

@@ -1,0 +1,187 @@
+import copy
+
+import pytest
+import torch
+from dapo.batch import TrainBatch
+from dapo.config import ActorConfig, Config, OptimConfig
+from dapo.errors import NonFinite
+from dapo.model import Policy, response_logprobs
+from dapo.rollout import generate
+from dapo.update import (
+    compute_logprobs,
+    learning_rate,
+    make_optimizer,
+    micro_batches,
+    mini_batches,
+    policy_update,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def make_batch(lengths: list[int], group_sizes: list[int] | None = None, seed: int = 0) -> TrainBatch:
+    """Random prompts and responses of these lengths, with advantages of both signs."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def ids(size: int) -> list[int]:
+        return torch.randint(2, 200, (size,), generator=draw).tolist()
+
+    return TrainBatch(
+        sequences=[(ids(3 + index % 3), ids(length)) for index, length in enumerate(lengths)],
+        advantages=[(-1.0) ** index * (1 + index / 4) for index in range(len(lengths))],
+        masks=[[True] * length for length in lengths],
+        rollout_logprobs=[[-5.0] * length for length in lengths],
+        group_sizes=group_sizes or [len(lengths)],
+    )
+
+
+def gradients(policy: Policy, batch: TrainBatch, config: Config) -> tuple[torch.Tensor, dict[str, float]]:
+    """The gradient of one update of a copy of `policy`, and the update's metrics."""
+    trained = copy.deepcopy(policy)
+    result = policy_update(trained, make_optimizer(trained, config.actor.optim), batch, config, 1)
+    found = [p.grad.flatten() for p in trained.model.parameters() if p.grad is not None]
+    return torch.cat(found), result.metrics
+
+
+@given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 50))
+def test_micro_batches_hold_each_sequence_once_and_keep_to_the_budget(
+    lengths: list[int], budget: int
+) -> None:
+    packed = micro_batches(lengths, budget)
+    assert sorted(index for micro in packed for index in micro) == list(range(len(lengths)))
+    assert all(len(micro) == 1 or sum(lengths[index] for index in micro) <= budget for micro in packed)
+
+
+def test_eight_rows_of_seven_under_a_budget_of_eight_are_eight_micro_batches() -> None:
+    """ceil(56 / 8) = 7 is only a lower bound, which a public trainer took for the number."""
+    assert len(micro_batches([7] * 8, 8)) == 8
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
+def test_the_gradient_does_not_depend_on_the_split(policy, make_config, mode: str) -> None:
+    batch = make_batch([4, 1, 7, 2])
+    batch.masks[2] = [False] * 7
+    base = {"actor__grad_clip": 1e6, "actor__loss_agg_mode": mode, "actor__entropy_coeff": 0.01}
+    budgets = {4: 1000, 2: 14, 1: 1}
+    assert [len(micro_batches([7, 5, 12, 5], budget)) for budget in budgets.values()] == [1, 3, 4]
+    whole, metrics = gradients(policy, batch, make_config(**base))
+    assert whole.abs().max() > 1e-4
+    for budget in budgets.values():
+        split, others = gradients(policy, batch, make_config(**base, actor__ppo_max_token_len_per_gpu=budget))
+        torch.testing.assert_close(split, whole, atol=1e-7, rtol=1e-4)
+        assert others == pytest.approx(metrics, rel=1e-4, abs=1e-6)
+
+
+def test_token_mean_is_over_the_mini_batch(policy, make_config) -> None:
+    """Lengths 4 and 1, one sequence a micro-batch: the gradient of sum / 5, not of a mean of means."""
+    batch = make_batch([4, 1])
+    found, metrics = gradients(
+        policy, batch, make_config(actor__grad_clip=1e6, actor__ppo_max_token_len_per_gpu=1)
+    )
+    model = copy.deepcopy(policy.model)
+    logprobs, _ = response_logprobs(model, batch.sequences, 1.0)
+    advantages = torch.tensor([batch.advantages[0]] * 4 + [batch.advantages[1]])
+    torch.autograd.backward(-(advantages * logprobs).sum() / 5)
+    expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-4)
+    assert metrics["actor/pg_loss"] == pytest.approx(-float(advantages.sum()) / 5)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "sizes"),
+    [(512, [16]), (2, [8, 8]), (1, [4, 4, 4, 4]), (3, [12, 4])],
+)
+def test_mini_batches_count_prompts(prompts: int, sizes: list[int]) -> None:
+    """Four prompts of four responses; verl's unit is prompts, the paper's 512 samples are 32 of them."""
+    minis = list(mini_batches(make_batch([2] * 16, [4] * 4), prompts, ActorConfig()))
+    assert [len(mini.indices) for mini in minis] == sizes
+    assert [mini.tokens for mini in minis] == [2 * size for size in sizes]
+    assert all(float(sum(w.sum() for w in mini.weights)) == pytest.approx(1.0) for mini in minis)
+
+
+def test_one_on_policy_step_needs_no_forward_pass_of_its_own(policy, make_config) -> None:
+    optimizer = make_optimizer(policy, OptimConfig())
+    result = policy_update(policy, optimizer, make_batch([3] * 4, [2, 2]), make_config(), 1)
+    assert (result.optimizer_steps, result.extra_forward) == (1, False)
+    assert result.metrics["actor/ppo_kl"] == 0.0
+
+
+def test_several_steps_compare_with_the_policy_before_the_first(policy, make_config) -> None:
+    config = make_config(
+        actor__ppo_mini_batch_size=1, actor__ppo_epochs=2, actor__optim={"lr": 1e-2, "lr_warmup_steps": 0}
+    )
+    result = policy_update(
+        policy, make_optimizer(policy, OptimConfig()), make_batch([5] * 4, [2, 2]), config, 1
+    )
+    assert (result.optimizer_steps, result.extra_forward) == (4, True)
+    assert result.metrics["actor/ppo_kl"] != 0.0
+    assert result.metrics["actor/pg_clipfrac"] > 0.0
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
+def test_a_fully_masked_batch_takes_no_step(policy, make_config, mode: str) -> None:
+    batch = make_batch([3, 4])
+    batch.masks = [[False] * 3, [False] * 4]
+    before = copy.deepcopy(policy.model.state_dict())
+    config = make_config(actor__loss_agg_mode=mode, actor__optim={"weight_decay": 0.5})
+    result = policy_update(policy, make_optimizer(policy, config.actor.optim), batch, config, 1)
+    assert (result.optimizer_steps, result.metrics["actor/pg_loss"]) == (0, 0.0)
+    assert all(torch.equal(before[name], tensor) for name, tensor in policy.model.state_dict().items())
+
+
+def test_masked_responses_have_no_influence(policy, make_config) -> None:
+    both = make_batch([3, 4])
+    both.masks[1] = [False] * 4
+    alone = make_batch([3])
+    config = make_config(actor__grad_clip=1e6)
+    torch.testing.assert_close(gradients(policy, both, config)[0], gradients(policy, alone, config)[0])
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_stop_the_run_before_the_step(policy, make_config, broken: float) -> None:
+    batch = make_batch([3, 4])
+    batch.advantages[0] = broken
+    before = copy.deepcopy(policy.model.state_dict())
+    with pytest.raises(NonFinite, match="actor/pg_loss"):
+        policy_update(policy, make_optimizer(policy, OptimConfig()), batch, make_config(), 1)
+    assert all(torch.equal(before[name], tensor) for name, tensor in policy.model.state_dict().items())
+
+
+def test_warm_up_is_linear_and_then_constant() -> None:
+    rates = [learning_rate(OptimConfig(lr=1.0, lr_warmup_steps=4), step) for step in range(1, 7)]
+    assert rates == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert learning_rate(OptimConfig(lr=1.0, lr_warmup_steps=0), 1) == 1.0
+
+
+def test_the_gradient_norm_is_clipped(policy, make_config) -> None:
+    found, metrics = gradients(policy, make_batch([3, 4]), make_config(actor__grad_clip=1e-3))
+    assert metrics["actor/grad_norm"] > 1e-3
+    assert float(found.norm()) == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_trainer_and_rollout_agree_on_log_probs(policy, make_config) -> None:
+    config = make_config(rollout__temperature=0.7)
+    prompts = [[5, 6, 7], [9, 10]]
+    groups = generate(
+        policy,
+        prompts,
+        3,
+        temperature=0.7,
+        top_p=1.0,
+        top_k=-1,
+        max_response_length=6,
+        max_num_seqs=4,
+        generator=torch.Generator().manual_seed(0),
+    )
+    batch = TrainBatch(group_sizes=[3, 3])
+    for prompt, responses in zip(prompts, groups, strict=True):
+        for response in responses:
+            batch.sequences.append((prompt, response.token_ids))
+            batch.masks.append([True] * len(response.token_ids))
+            batch.rollout_logprobs.append(response.rollout_logprobs)
+            batch.advantages.append(1.0)
+    for found, expected in zip(compute_logprobs(policy, batch, config), batch.rollout_logprobs, strict=True):
+        assert found.tolist() == pytest.approx(expected, abs=1e-5)
+    _, metrics = gradients(policy, batch, config)
+    assert metrics["rollout/logprob_diff_max"] < 1e-5
+    assert metrics["rollout/logprob_diff_mean"] <= metrics["rollout/logprob_diff_max"]

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from run_ledger.records import EvaluationRecord
+from sweep_platform.errors import BadInput
+from sweep_platform.frontier import Frontier, Goal, Point
+from sweep_platform.plots import Picture, evaluation_size, save_frontier
+from sweep_platform.plots.picture import log_ticks
+
+GOALS = (Goal("val/accuracy", "maximize"), Goal("cost/flops", "minimize"))
+
+
+def frontier(rows=((0.3, 1e12), (0.45, 2e12), (0.5, 8e12), (0.2, 3e12)), goals=GOALS):
+    points = tuple(
+        Point(i, goals, tuple(row), (0.02,) + (None,) * (len(row) - 1), {"actor.optim.lr": 1e-4}, "tpe")
+        for i, row in enumerate(rows)
+    )
+    return Frontier("aime@1", goals, points, {"complete": len(points), "failed": 2})
+
+
+def test_picture_says_what_it_shows():
+    picture = Picture.of(frontier(), evaluated=(128, 4))
+    assert picture.title == "aime@1: validation accuracy against training compute"
+    assert picture.caption == (
+        "4 complete trials; not shown: 2 failed; each evaluated on 128 problems × 4 samples; "
+        "error bars: ±1 standard error"
+    )
+    assert picture.x.log and not picture.y.log
+    assert picture.x.labels == ("1 TFLOPs", "1.5 TFLOPs", "2 TFLOPs", "3 TFLOPs", "5 TFLOPs")
+    assert [dot.number for dot in picture.dots if dot.on_front] == [0, 1, 2]
+    assert [dot.number for dot in picture.dots if dot.knee] == [1]
+    assert picture.steps == ((1e12, 0.3), (2e12, 0.3), (2e12, 0.45), (8e12, 0.45), (8e12, 0.5))
+    assert "actor.optim.lr = 0.0001" in picture.dots[0].hover
+
+
+def test_caption_claims_no_error_bars_where_there_are_none():
+    shown = frontier()
+    bare = replace(shown, points=tuple(replace(point, errors=(None, None)) for point in shown.points))
+    assert "error bars" not in Picture.of(bare).caption
+
+
+@given(st.floats(1e-3, 1e18), st.floats(1.0, 1e12))
+def test_log_ticks_are_few_distinct_and_inside(low, factor):
+    high = low * factor
+    ticks = log_ticks(low, high)
+    assert len(ticks) == len(set(ticks)) and list(ticks) == sorted(ticks)
+    assert 1 <= len(ticks) <= 7
+    assert all(low <= tick <= high for tick in ticks)
+    assert len(ticks) >= 2 or high == low or math.isclose(low, high)
+
+
+def test_evaluation_size_counts_problems_of_each_source():
+    samples = [
+        EvaluationRecord(30, source, str(problem), k, "p", "r", "1", "1", True, 3)
+        for source in ("a", "b")
+        for problem in range(3)
+        for k in range(4)
+    ]
+    assert evaluation_size(samples) == (6, 4)
+    assert evaluation_size([]) is None
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_images_are_what_their_ending_says(tmp_path, ending):
+    path = tmp_path / "deep" / f"front.{ending}"
+    save_frontier(frontier(), path, (128, 4))
+    start = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
+    assert path.read_bytes().startswith(start)
+    again = path.with_stem("again")
+    save_frontier(frontier(), again, (128, 4))
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_page_is_interactive_and_self_contained(tmp_path):
+    path = tmp_path / "front.html"
+    save_frontier(frontier(), path, (128, 4))
+    page = path.read_text(encoding="utf-8")
+    assert not re.search(r"<script[^>]+src=", page)
+    traces = json.loads(
+        re.search(r"Plotly\.newPlot\(\s*\"[^\"]+\",\s*(\[.*?\]),\s*\{\"", page, re.S).group(1)
+    )
+    assert {trace["name"] for trace in traces} == {"other trials", "frontier", "on the frontier", "knee"}
+    (knee,) = (trace for trace in traces if trace["name"] == "knee")
+    assert knee["text"] == ["1"] and "128 problems" in page
+
+
+@pytest.mark.parametrize(
+    ("goals", "rows"),
+    [
+        ((Goal("val/accuracy", "maximize"),), ((0.3,), (0.4,))),
+        (GOALS, ((0.3, 0.0), (0.4, 5.0))),
+        (GOALS, ((0.3, 1e12),)),
+        ((*GOALS, Goal("cost/tokens", "minimize")), ((0.3, 1e12, 5.0), (0.4, 2e12, 4.0))),
+        ((Goal("a", "maximize"), Goal("b", "maximize")), ((0.3, 1.0), (0.4, 0.5))),
+    ],
+)
+def test_other_objectives_are_drawn_too(tmp_path, goals, rows):
+    for name in ("f.png", "f.html"):
+        save_frontier(frontier(rows, goals), tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_unknown_ending_and_unwritable_place(tmp_path):
+    with pytest.raises(BadInput, match=r"--plot: got .*front\.gif; need .*\.html, \.png, \.svg, \.pdf"):
+        save_frontier(frontier(), tmp_path / "front.gif")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="--plot"):
+        save_frontier(frontier(), tmp_path / "file" / "front.png")
+
+
+def test_renderers_are_loaded_when_they_draw():
+    code = (
+        "import sys, sweep_platform.plots;"
+        "sys.exit(str({'plotly', 'matplotlib'} & set(sys.modules)) if {'plotly', 'matplotlib'} & set(sys.modules) else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

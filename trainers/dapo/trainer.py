@@ -1,0 +1,39 @@
+"""The interface that every trainer of the platform has, and the entry point that names it.
+
+It is a module of its own because importing the submodule `dapo.train` puts that module in the place of any
+function `dapo.train` of the package.
+"""
+
+from __future__ import annotations
+
+from dapo.batch import Fault, Progress, Report, StepMetrics
+from dapo.config import Config
+
+__all__ = ["Config", "Fault", "Progress", "Report", "StepMetrics", "preflight", "prepare", "train"]
+
+
+def preflight(config: Config, devices: int = 1) -> list[Fault]:
+    """Check what pydantic can't: files, lengths, sizes against `devices`. Reads data, loads no torch."""
+    from dapo.preflight import preflight as run
+
+    return run(config, devices)
+
+
+def prepare(config: Config, progress: Progress | None = None) -> None:
+    """Make what the run needs and lacks (the embedded model), once per machine; safe to repeat."""
+    from dapo.prepare import prepare as run
+
+    run(config, progress)
+
+
+def train(config: Config, report: Report) -> None:
+    """Train from `config`, or from its latest checkpoint, calling `report` after each update.
+
+    Returns when the run is complete or `report` returned False.
+
+    Raises:
+        DapoError: the run can't go on (see `dapo.errors`).
+    """
+    from dapo.train import train as run
+
+    run(config, report)
