@@ -1,11 +1,11 @@
 """What the ledger refuses, as one tree.
 
-    LedgerError              a ledger that can't be reached, a URL that isn't supported, a call out of order
-    ├── ForeignDatabase      the place holds something else; it was left untouched
-    ├── LedgerLocked         another process holds the database for longer than the timeout
-    ├── LedgerTooNew         written by a later version of this package
-    ├── SweepBusy            another driver holds the sweep
-    └── StaleToken           another driver or attempt has taken over; nothing was written
+LedgerError              a ledger that can't be reached, a URL that isn't supported, a call out of order
+├── ForeignDatabase      the place holds something else; it was left untouched
+├── LedgerLocked         another process holds the database for longer than the timeout
+├── LedgerTooNew         written by a later version of this package
+├── SweepBusy            another driver holds the sweep
+└── StaleToken           another driver or attempt has taken over; nothing was written
 """
 
 from __future__ import annotations

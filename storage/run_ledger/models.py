@@ -5,7 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, DateTime, Dialect, ForeignKey, Index, MetaData, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    MetaData,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, mapped_column
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -90,7 +100,9 @@ class Lease(Base):
 
     __tablename__ = "ledger_leases"
 
-    sweep_id: Mapped[int] = mapped_column(ForeignKey("ledger_sweeps.id", ondelete="CASCADE"), primary_key=True)
+    sweep_id: Mapped[int] = mapped_column(
+        ForeignKey("ledger_sweeps.id", ondelete="CASCADE"), primary_key=True
+    )
     token: Mapped[int] = mapped_column(BigInteger)
     held: Mapped[bool]
     holder: Mapped[str]
@@ -106,7 +118,10 @@ class Trial(Base):
     """One candidate of a sweep, with what its last observation said."""
 
     __tablename__ = "ledger_trials"
-    __table_args__ = (UniqueConstraint("sweep_id", "number"), UniqueConstraint("sweep_id", "params_hash", "replicate"))
+    __table_args__ = (
+        UniqueConstraint("sweep_id", "number"),
+        UniqueConstraint("sweep_id", "params_hash", "replicate"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     sweep_id: Mapped[int] = _parent("ledger_sweeps.id")
@@ -145,7 +160,9 @@ class Cost(CostColumns, Base):
 
     __tablename__ = "ledger_costs"
 
-    trial_id: Mapped[int] = mapped_column(ForeignKey("ledger_trials.id", ondelete="CASCADE"), primary_key=True)
+    trial_id: Mapped[int] = mapped_column(
+        ForeignKey("ledger_trials.id", ondelete="CASCADE"), primary_key=True
+    )
 
 
 class Attempt(Base):

@@ -92,6 +92,13 @@ def test_majority(answers: list[str], expected: float) -> None:
     assert majority_right([sample("1", answer == "42", answer=answer) for answer in answers]) == expected
 
 
+def test_without_answers_there_is_no_majority() -> None:
+    """A reward function that returns a float says how good a response is, not what it answers."""
+    metrics = evaluation_metrics([sample("1", index == 0, index=index, answer="") for index in range(4)])
+    assert "val/maj_at_4" not in metrics
+    assert metrics["val/accuracy"] == 0.25
+
+
 def test_the_sampling_stands_beside_the_number() -> None:
     text = describe(evaluation_metrics([sample("1", True)]), Config())
     assert "n=4, temperature=1.0, top_p=0.7" in text

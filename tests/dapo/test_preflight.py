@@ -21,7 +21,7 @@ def test_the_default_config_is_clean() -> None:
 
 def test_nothing_heavy_is_loaded() -> None:
     code = (
-        "import sys, dapo; dapo.preflight(dapo.Config());"
+        "import sys; from dapo.trainer import Config, preflight; preflight(Config());"
         "print(*{'torch', 'numpy', 'pyarrow', 'transformers'} & set(sys.modules))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -3,6 +3,7 @@
 import logging
 import math
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from dapo.batch import StepMetrics
 from dapo.checkpoint import Checkpoints
 from dapo.config import Config
 from dapo.errors import CheckpointError, DapoError, SamplingExhausted
+from dapo.run import Run
 from dapo.train import train
 
 ALWAYS = {
@@ -187,6 +189,24 @@ def test_a_finished_run_can_be_lengthened_and_an_unfinished_one_shortened(
         run(make_config(trainer__default_local_dir=folder, trainer__total_training_steps=2))
 
 
+def test_seconds_of_lost_steps_are_kept(make_config, tmp_path: Path) -> None:
+    config = make_config(trainer__default_local_dir=str(tmp_path / "run"))
+    first = run(config, stop_at=1)
+    Checkpoints(tmp_path / "run", 2).note_progress(
+        2, replace(first[-1].cost, device_seconds=1e6, tokens=10**9)
+    )
+    second = run(config)
+    assert second[0] == first[-1]
+    assert all(step.cost.device_seconds > 1e6 and step.cost.tokens < 10**9 for step in second[1:])
+
+
+def test_rounds_draw_other_responses_to_the_same_prompts(make_config) -> None:
+    fresh = Run.start(make_config(data__max_response_length=8))
+    first, second = (sorted(fresh.generate(10), key=lambda group: group.problem.problem) for _ in range(2))
+    assert [group.problem for group in first] == [group.problem for group in second]
+    assert [group.responses for group in first] != [group.responses for group in second]
+
+
 def test_without_resume_a_run_starts_afresh(make_config, tmp_path: Path) -> None:
     config = make_config(trainer__default_local_dir=str(tmp_path / "run"), trainer__resume_mode="disable")
     assert [len(run(config)), len(run(config))] == [4, 4]
@@ -226,11 +246,13 @@ def test_an_update_with_nothing_to_train_on_is_skipped_and_counted(
         reward__custom_reward_function="dapo_test_rewards:wrong",
         algorithm__filter_groups={"on_exhausted": "train_partial", "max_num_gen_batches": 2},
         trainer__default_local_dir=str(tmp_path / "run"),
+        trainer__test_freq=1,
     )
     with caplog.at_level(logging.WARNING):
         told = run(config)
     assert [step.metrics.get("actor/skipped_updates") for step in told] == [None, 1.0, 2.0, 3.0]
     assert same(weights(tmp_path / "run"), weights_of_model(config))
+    assert len({step.evaluation for step in told}) == 1, "every evaluation meets the same noise"
     assert "update 1 is skipped" in caplog.text
     assert "0 groups kept of 8 generated in 2 rounds" in caplog.text
 

@@ -93,9 +93,14 @@ def test_token_mean_is_over_the_mini_batch(policy, make_config) -> None:
 )
 def test_mini_batches_count_prompts(prompts: int, sizes: list[int]) -> None:
     """Four prompts of four responses; verl's unit is prompts, the paper's 512 samples are 32 of them."""
-    minis = list(mini_batches(make_batch([2] * 16, [4] * 4), prompts, ActorConfig()))
+    lengths = list(range(1, 17))
+    minis = list(mini_batches(make_batch(lengths, [4] * 4), prompts, ActorConfig()))
     assert [len(mini.indices) for mini in minis] == sizes
-    assert [mini.tokens for mini in minis] == [2 * size for size in sizes]
+    assert [index for mini in minis for index in mini.indices] == list(range(16))
+    assert [mini.tokens for mini in minis] == [
+        sum(lengths[index] for index in mini.indices) for mini in minis
+    ]
+    assert [len(w) for mini in minis for w in mini.weights] == lengths
     assert all(float(sum(w.sum() for w in mini.weights)) == pytest.approx(1.0) for mini in minis)
 
 

@@ -119,7 +119,7 @@ def test_unknown_ending_and_unwritable_place(tmp_path):
 
 def test_renderers_are_loaded_when_they_draw():
     code = (
-        "import sys, sweep_platform.plots;"
-        "sys.exit(str({'plotly', 'matplotlib'} & set(sys.modules)) if {'plotly', 'matplotlib'} & set(sys.modules) else 0)"
+        "import sys, sweep_platform.plots; loaded = {'plotly', 'matplotlib'} & set(sys.modules);"
+        "sys.exit(str(loaded) if loaded else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

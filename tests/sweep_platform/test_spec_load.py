@@ -150,7 +150,7 @@ def test_all_faults_at_once() -> None:
         ("search.actor.clip_ratio_low.steps=3", "did you mean step?"),
         ("search.filter_groups.metric={choice: [acc]}", "did you mean algorithm.filter_groups.metric?"),
         ("search.algorithm.filter_groups={choice: [acc]}", "got unknown path 'algorithm.filter_groups'"),
-        ("search.rollout.n={choice: [4], when: 'statistic == 1'}", "did you mean algorithm.filter_groups.statistic?"),
+        ("search.rollout.n={choice: [4], when: 'statistic == 1'}", "did you mean algorithm.filter_groups.sta"),
         ("search.rollout.n={choice: [4], when: 'model.path() == 1'}", "when: got"),
         ("search.rollout.n={choice: [4], when: 'model.path < 1'}", "need values that compare"),
         ("objectives=[]", "objectives: got []; need at least 1"),

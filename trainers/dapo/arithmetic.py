@@ -32,19 +32,18 @@ class Level(NamedTuple):
 
     steps: int
     """Operations."""
-    low: int
-    high: int
-    """Range of each number."""
-    product: bool = False
-    """The first operation is a product with a one-digit factor."""
+    first: tuple[int, int]
+    """Range of the first number."""
+    others: tuple[int, int]
+    """Range of each number after it."""
 
 
 LEVELS = {
-    1: Level(1, 11, 99),
-    2: Level(2, 11, 99),
-    3: Level(3, 11, 99),
-    4: Level(2, 12, 99, product=True),
-    5: Level(3, 101, 499),
+    1: Level(1, (11, 99), (2, 9)),
+    2: Level(2, (11, 99), (2, 9)),
+    3: Level(3, (11, 99), (2, 9)),
+    4: Level(2, (101, 979), (2, 9)),
+    5: Level(2, (11, 99), (11, 99)),
 }
 """Easy to hard."""
 
@@ -133,10 +132,7 @@ def draw(level: int, split: Split, rng: random.Random) -> Chain:
     shape = LEVELS[level]
     while True:
         operators = "".join(rng.choice("+-") for _ in range(shape.steps))
-        numbers = [rng.randint(shape.low, shape.high) for _ in range(shape.steps + 1)]
-        if shape.product:
-            operators = "*" + operators[1:]
-            numbers[0] = rng.randint(3, 9)
+        numbers = [rng.randint(*shape.first), *(rng.randint(*shape.others) for _ in range(shape.steps))]
         chain = Chain(tuple(numbers), operators)
         if chain.split == split and all(0 <= step.result <= LARGEST for step in chain.steps):
             return chain

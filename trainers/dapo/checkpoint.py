@@ -74,7 +74,8 @@ class Found:
 
     path: Path
     state: RunState
-    config: Mapping[str, Any]
+    config: Config
+    """What it was trained with."""
 
     def load_policy(self, config: Config, device: str | torch.device) -> Policy:
         """Load its weights."""
@@ -222,7 +223,7 @@ def differing_keys(
 
 def _check_config(found: Found, config: Config) -> None:
     """Refuse a checkpoint of another experiment; tell what may and did change."""
-    changed = differing_keys(found.config, config.model_dump(mode="json"))
+    changed = differing_keys(found.config.model_dump(mode="json"), config.model_dump(mode="json"))
     refused = []
     for key, (was, now) in changed.items():
         free = any(key == allowed or key.startswith(f"{allowed}.") for allowed in FREE_TO_CHANGE)
@@ -253,7 +254,8 @@ def _read(path: Path) -> Found:
             )
         if content["format"] != FORMAT:
             raise CheckpointError(f"{path}: got format {content['format']}; need {FORMAT}")
-        return Found(path, _state_from(content["state"]), content["config"])
+        # Through Config, so that a setting that is newer than the checkpoint counts as its default.
+        return Found(path, _state_from(content["state"]), Config.model_validate(content["config"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: damaged ({error})") from error
 

@@ -11,6 +11,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from dapo.accounting import Meter, generation_flops
 from dapo.batch import EvaluatedSample
@@ -54,7 +55,7 @@ def evaluate(
     samples = []
     for problem, tokens, group in zip(prompts.problems, prompts.tokens, responses, strict=True):
         meter.spend_evaluation(
-            generation_flops(len(tokens), group, lambda context: flops_per_token(policy.config, context)),
+            generation_flops(len(tokens), group, partial(flops_per_token, policy.config)),
             sum(len(response.token_ids) for response in group),
         )
         for index, response in enumerate(group):
@@ -103,7 +104,7 @@ def _metrics_of(groups: Sequence[Sequence[EvaluatedSample]], prefix: str) -> dic
     for k in _powers_of_two(fewest):
         chances = [pass_at_k(len(group), sum(sample.correct for sample in group), k) for group in groups]
         found[f"{prefix}/pass_at_{k}"] = _mean(chances)
-    if fewest > 1:
+    if fewest > 1 and any(sample.answer for group in groups for sample in group):
         found[f"{prefix}/maj_at_{fewest}"] = _mean([majority_right(group[:fewest]) for group in groups])
     lengths = [_mean([sample.response_length for sample in group]) for group in groups]
     found[f"{prefix}/response_length"] = _mean(lengths)

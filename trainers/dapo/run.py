@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
-from dapo.accounting import Meter, cost_metrics, peak_memory_gb
-from dapo.batch import EvaluatedSample, StepMetrics
+from dapo.accounting import Meter, cost_metrics, generation_flops, peak_memory_gb
+from dapo.batch import EvaluatedSample, RolloutGroup, StepMetrics
 from dapo.checkpoint import Checkpoints, RunState
 from dapo.config import Config
 from dapo.data import Prompts, announce, load_dataset, tokenize
 from dapo.errors import CheckpointError, DapoError
 from dapo.evaluate import describe, evaluate, evaluation_metrics
-from dapo.model import Policy, load_policy
+from dapo.model import Policy, flops_per_token, load_policy
 from dapo.reward import Scorer
+from dapo.rollout import generate
+from dapo.sampling import tokens_of
+from dapo.seeding import generator_for
 from dapo.update import make_optimizer
 
 logger = logging.getLogger(__name__)
@@ -83,6 +87,32 @@ class Run:
         if checkpoints is not None:
             run.meter.cost = checkpoints.with_lost_seconds(run.state.cost)
         return run
+
+    def generate(self, size: int) -> list[RolloutGroup]:
+        """Sample `rollout.n` responses to each of the next `size` prompts: one generation round."""
+        rollout, prompts, seed = self.config.rollout, self.train_prompts, self.config.trainer.seed
+        indices = prompts.draw(self.state.prompts_drawn, size, seed)
+        self.state.prompts_drawn += size
+        self.state.rounds += 1
+        with self.meter.time("gen"):
+            responses = generate(
+                self.policy,
+                [prompts.tokens[index] for index in indices],
+                rollout.n,
+                temperature=rollout.temperature,
+                top_p=rollout.top_p,
+                top_k=rollout.top_k,
+                max_response_length=self.config.data.max_response_length,
+                max_num_seqs=rollout.max_num_seqs,
+                generator=generator_for(seed, "rollout", self.state.rounds),
+            )
+        groups = []
+        for index, answers in zip(indices, responses, strict=True):
+            tokens = prompts.tokens[index]
+            groups.append(RolloutGroup(prompts.problems[index], tokens, answers))
+            flops = generation_flops(len(tokens), answers, partial(flops_per_token, self.policy.config))
+            self.meter.spend(flops, tokens_of(groups[-1]))
+        return groups
 
     def record(self, metrics: dict[str, float]) -> StepMetrics:
         """Close a step: evaluate if it is due, note the result, and save if that is due.

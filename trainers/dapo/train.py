@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
-from dapo.accounting import RolloutStats, generation_flops, update_flops
+from dapo.accounting import RolloutStats, update_flops
 from dapo.advantage import group_relative_advantages
 from dapo.batch import Report, RolloutGroup, TrainBatch
 from dapo.config import Config, FilterGroupsConfig
 from dapo.errors import SamplingExhausted
 from dapo.model import flops_per_token
-from dapo.rollout import generate
 from dapo.run import Run
 from dapo.sampling import FilterRule, SampledBatch, dynamic_sampling
-from dapo.seeding import generator_for
 from dapo.update import policy_update, sequence_lengths
 
 logger = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ def _told(run: Run, report: Report) -> bool:
     go_on = report(last)
     if not go_on and run.saved_step != run.state.step:
         run.save()
-    return go_on and not last.final
+    return go_on
 
 
 def train_step(run: Run) -> dict[str, float]:
@@ -59,7 +58,7 @@ def train_step(run: Run) -> dict[str, float]:
     stats = RolloutStats()
 
     def scored_round(size: int) -> list[RolloutGroup]:
-        groups = generate_round(run, size)
+        groups = run.generate(size)
         with run.meter.time("reward"):
             run.scorer.score(groups)
         stats.add(groups)
@@ -83,39 +82,6 @@ def train_step(run: Run) -> dict[str, float]:
         "perf/throughput": stats.tokens / spent,
         "timing_s/step": spent,
     }
-
-
-def generate_round(run: Run, size: int) -> list[RolloutGroup]:
-    """Sample `rollout.n` responses to each of the next `size` prompts."""
-    config, state, prompts = run.config, run.state, run.train_prompts
-    rollout = config.rollout
-    indices = prompts.draw(state.prompts_drawn, size, config.trainer.seed)
-    state.prompts_drawn += size
-    state.rounds += 1
-    with run.meter.time("gen"):
-        responses = generate(
-            run.policy,
-            [prompts.tokens[index] for index in indices],
-            rollout.n,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            max_response_length=config.data.max_response_length,
-            max_num_seqs=rollout.max_num_seqs,
-            generator=generator_for(config.trainer.seed, "rollout", state.rounds),
-        )
-    groups = [
-        RolloutGroup(prompts.problems[index], prompts.tokens[index], answers)
-        for index, answers in zip(indices, responses, strict=True)
-    ]
-    for group in groups:
-        flops = generation_flops(
-            len(group.prompt_ids),
-            group.responses,
-            lambda context: flops_per_token(run.policy.config, context),
-        )
-        run.meter.spend(flops, sum(len(response.token_ids) for response in group.responses))
-    return groups
 
 
 def sample_batch(run: Run, scored_round: Callable[[int], list[RolloutGroup]]) -> SampledBatch:
@@ -162,7 +128,7 @@ def update_policy(run: Run, batch: TrainBatch) -> dict[str, float]:
             sequence_lengths(batch),
             config.actor.ppo_epochs,
             result.extra_forward,
-            lambda context: flops_per_token(run.policy.config, context),
+            partial(flops_per_token, run.policy.config),
         )
     )
     return result.metrics

@@ -44,11 +44,11 @@ def read(step: StepMetrics) -> Reading:
 def as_number(value: Any) -> float | str:
     """A metric as a float, or how it reads if it isn't a number."""
     if isinstance(value, str):
-        return repr(value)
+        return value
     try:
         return float(value)
     except (TypeError, ValueError):
-        return repr(value)
+        return str(value)
 
 
 def costs(cost: Cost) -> dict[str, float]:

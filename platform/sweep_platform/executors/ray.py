@@ -67,7 +67,6 @@ class RayExecutor:
         cores = driver.spec.hardware.cores or available_cores()
         needed = driver.spec.threads * driver.spec.budget.concurrency
         with (
-            _environment(_QUIET),
             Preparation(driver.spec.trainer, driver.prepare_config(cores), cores) as preparation,
             connected(self._address, max(cores, needed)) as folder,
         ):
@@ -88,7 +87,7 @@ def _tune(bridge: _Bridge, folder: Path) -> None:
     resources: dict[str, float] = {"cpu": spec.threads}
     if cast(Any, ray).cluster_resources().get("GPU", 0) >= spec.hardware.devices:
         resources["gpu"] = spec.hardware.devices
-    scheduler = _DriverScheduler()
+    scheduler = cast(Any, _DriverScheduler)()
     scheduler.bridge = bridge
     tune.run(
         TrialWorker,
@@ -215,15 +214,15 @@ def connected(address: str | None, cores: int) -> Iterator[Path]:
     """
     folder = Path(tempfile.mkdtemp(prefix="sweep-", dir=_short_folder()))
     started = not ray.is_initialized()
-    try:
-        if started:
-            _connect(address, cores, folder)
-        with _silent():
+    with _environment(_QUIET), _silent():
+        try:
+            if started:
+                _connect(address, cores, folder)
             yield folder
-    finally:
-        if started:
-            ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            if started:
+                ray.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _connect(address: str | None, cores: int, folder: Path) -> None:

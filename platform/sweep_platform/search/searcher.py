@@ -21,8 +21,9 @@ from sweep_platform.spec import SweepSpec
 
 MAX_REFUSED = 64
 """Refused candidates in one `ask`, after which the space counts as infeasible."""
-_RETRIES = 8
-"""Duplicates of the sampler before the space is filled at random."""
+_ATTEMPTS = {"gp": 2, "grid": 0}
+"""How often a sampler is asked before the space is filled at random; gp repeats itself at half a second each."""
+_ATTEMPTS_OF_OTHERS = 8
 _FILLS = 1000
 """Random draws from a continuous space before it counts as exhausted."""
 
@@ -154,7 +155,7 @@ class Searcher:
                 fixed = {path: value for path, value in prior.params.items() if self._possible(path, value)}
                 params, state = suggest(self.spec, self.space, told, self._seed(number, origin), fixed)
                 yield params, origin, state
-        for attempt in range(_RETRIES if name != "grid" else 0):
+        for attempt in range(_ATTEMPTS.get(name, _ATTEMPTS_OF_OTHERS)):
             if name == "qmc":
                 yield self._quasi_random(number + attempt), name, {}
             else:

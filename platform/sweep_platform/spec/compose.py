@@ -106,7 +106,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _check_size(tree: Any, where: str) -> None:
-    """Refuse aliases that lead back to themselves or multiply: a tree that is deeper or larger than any spec."""
+    """Refuse aliases that lead back to themselves or multiply: a tree larger than any spec."""
     todo, seen = [(tree, 0)], 0
     while todo:
         node, depth = todo.pop()

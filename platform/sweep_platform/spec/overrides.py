@@ -1,8 +1,8 @@
 """Command-line overrides, in Hydra's language, sorted by what they reach.
 
 Hydra picks the choices of groups. Values are set in what it composed: so a key need not stand in the file
-(an unknown one is caught later, with a suggestion, where Hydra would ask for a `+`), and a folder that happens
-to be called like a key doesn't make a group of it. Keys under `search` hold dots themselves, as in
+(an unknown one is caught later, with a suggestion, where Hydra would ask for a `+`), and a folder that is
+called like a key doesn't make a group of it. Keys under `search` hold dots themselves, as in
 `search.actor.clip_ratio_low.float=[0.1,0.2]` and `~search.actor.clip_ratio_low`.
 """
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-FLUSH_SECONDS = 2.0
+FLUSH_SECONDS = 5.0
 DRAIN_SECONDS = 60.0
 DRAIN_SECONDS_AFTER_FAILURE = 5.0
 

@@ -1,4 +1,4 @@
-"""A trainer that has everything but a model: it counts to its last step, with checkpoints, and can go wrong."""
+"""A trainer that has everything but a model: it counts to its last step, and can go wrong."""
 
 from __future__ import annotations
 

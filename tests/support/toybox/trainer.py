@@ -43,6 +43,8 @@ class Run(Section):
 
 
 class Config(Section):
+    model: dict[str, Any] = {}
+    data: dict[str, Any] = {}
     actor: Actor = Actor()
     trainer: Run = Run()
 
@@ -142,7 +144,7 @@ def _told(config: Config, state: State) -> Step:
     metrics: dict[str, Any] = {
         "val/accuracy": accuracy(config, state.step),
         "threads/omp": float(os.environ.get("OMP_NUM_THREADS", "0")),
-        "threads/torch_loaded": float("torch" in sys.modules),
+        "threads/config": float(run.num_threads or 0),
         "pid": float(os.getpid()),
     }
     if state.step == 2 and run.fault in ("nan", "text"):

@@ -1,0 +1,186 @@
+"""What every executor must do, run on each: the same ledger for the same seed, and no fault ends a sweep."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_ledger import Ledger, TrialRecord, TrialState
+from sweep_platform.errors import PlatformError
+from sweep_platform.executors import Executor, ExecutorName, make_executor
+from sweep_platform.home import Home
+from toybox.sweeps import Notes, run_sweep, toy_spec
+
+EXECUTORS: tuple[ExecutorName, ...] = ("inline", "ray")
+FAULTS = {
+    "": (TrialState.COMPLETE, None),
+    "nan": (TrialState.FAILED, "step 2: actor/pg_loss is nan"),
+    "text": (TrialState.FAILED, "step 2: actor/pg_loss is high, not a number"),
+    "raise": (TrialState.FAILED, "ValueError: the loss exploded"),
+    "exit": (TrialState.FAILED, "SystemExit: out of ideas"),
+    "silent": (TrialState.FAILED, "the trainer returned without a report"),
+    "short": (TrialState.FAILED, "the trainer returned at step 3 of 4, without a final report"),
+    "missing": (TrialState.FAILED, "the final report lacks val/accuracy; it has cost/device_seconds"),
+}
+OWN = ("pid", "threads/", "cost/device_seconds")
+"""Metrics that belong to the process, not to the trial."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """One cluster for all tests here: starting it takes longer than the sweeps."""
+    from sweep_platform.executors.ray import connected
+
+    with connected(None, cores=2):
+        yield
+
+
+@pytest.fixture(params=EXECUTORS)
+def executor(request: pytest.FixtureRequest) -> Executor:
+    if request.param == "ray":
+        request.getfixturevalue("cluster")
+    return make_executor(request.param)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+@pytest.fixture
+def ledger(home: Home) -> Iterator[Ledger]:
+    with Ledger.open(home.ledger_url) as ledger:
+        yield ledger
+
+
+def repeatable(ledger: Ledger, trial: TrialRecord) -> dict[str, Any]:
+    """Everything about a trial that must not depend on where it ran."""
+
+    def kept(metrics: Any) -> dict[str, float]:
+        return {name: value for name, value in metrics.items() if not name.startswith(OWN)}
+
+    config = json.loads(json.dumps(dict(trial.config)))
+    return {
+        "number": trial.number,
+        "state": trial.state,
+        "params": dict(trial.params),
+        "config": config,
+        "origin": trial.origin,
+        "values": trial.values,
+        "metrics": kept(trial.metrics),
+        "cost": (trial.cost.flops, trial.cost.tokens),
+        "steps": (trial.step, trial.total_steps),
+        "observations": [(o.step, kept(o.metrics), o.final) for o in ledger.observations(trial.id)],
+        "evaluations": ledger.evaluations(trial.id),
+    }
+
+
+def test_both_leave_the_same_ledger(ledger: Ledger, home: Home, cluster: None) -> None:
+    ledgers = []
+    for name in EXECUTORS:
+        spec = toy_spec(
+            name=name,
+            search={
+                "actor.lr": {"float": [0.01, 1.0], "log": True},
+                "actor.batch": {"int": [1, 8]},
+                "actor.shards": {"choice": [1, 2]},
+            },
+            sampler={"name": "tpe", "n_startup": 3},
+            budget={"trials": 8, "concurrency": 2},
+        )
+        trials = run_sweep(ledger, home, spec, make_executor(name))
+        ledgers.append([repeatable(ledger, trial) for trial in trials])
+    assert ledgers[0] == ledgers[1]
+    assert sum(trial["state"] is TrialState.COMPLETE for trial in ledgers[0]) == 8
+    assert len(ledgers[0]) > 8, "some candidates are refused"
+    assert len(ledgers[0][-1]["evaluations"]) in (0, 4)
+
+
+def test_no_fault_of_a_trainer_ends_the_sweep(ledger: Ledger, home: Home, executor: Executor) -> None:
+    spec = toy_spec(search={"trainer.fault": {"choice": list(FAULTS)}}, budget={"trials": 99})
+    trials = run_sweep(ledger, home, spec, executor)
+    assert len(trials) == len(FAULTS)
+    for trial in trials:
+        state, reason = FAULTS[trial.params["trainer.fault"]]
+        assert trial.state is state, trial.reason
+        assert (trial.reason or "").startswith(reason or "") and bool(trial.reason) == bool(reason)
+        traceback = home.root / "trials" / "toy@1" / str(trial.number) / "traceback.txt"
+        crashed = trial.params["trainer.fault"] in ("raise", "exit")
+        assert traceback.exists() == crashed
+        assert not crashed or "_go_wrong" in traceback.read_text()
+
+
+def test_a_trial_that_is_stopped_leaves_a_checkpoint(ledger: Ledger, home: Home, executor: Executor) -> None:
+    run_sweep(ledger, home, toy_spec(run={"fault": "nan", "save_freq": 99}, budget={"trials": 1}), executor)
+    state = json.loads((home.root / "trials" / "toy@1" / "0" / "state.json").read_text())
+    assert state["step"] == 2
+
+
+def test_trials_share_the_cores(ledger: Ledger, home: Home, executor: Executor) -> None:
+    spec = toy_spec(hardware={"cores": 2}, budget={"trials": 2, "concurrency": 2})
+    for trial in run_sweep(ledger, home, spec, executor):
+        assert trial.metrics["threads/omp"] == 1.0
+        assert trial.metrics["threads/config"] == 1.0
+
+
+def test_preparation_is_seen_and_happens_once(ledger: Ledger, home: Home, executor: Executor) -> None:
+    notes = Notes()
+    spec = toy_spec()
+    run_sweep(ledger, home, spec, executor, observers=[notes])
+    progress = [event for event in notes.events if event[0] == "prepare_progress"]
+    assert progress == [("prepare_progress", "toy", done, 2) for done in range(3)]
+    assert notes.events.index(progress[-1]) < notes.events.index(("trial_started", 0, "running"))
+    notes.events.clear()
+    run_sweep(ledger, home, spec, executor, observers=[notes])
+    assert notes.events == [("sweep_started", "toy@1", 4), ("sweep_finished", "toy@1", 4)]
+
+
+def test_a_failed_preparation_ends_the_sweep_before_any_trial(
+    ledger: Ledger, home: Home, executor: Executor
+) -> None:
+    with pytest.raises(PlatformError, match="could not prepare: RuntimeError: nothing to prepare from"):
+        run_sweep(ledger, home, toy_spec(run={"seed": 13}), executor)
+    sweep = ledger.find_sweep("toy")
+    assert sweep is not None and ledger.trials(sweep.id) == []
+
+
+def test_the_drivers_own_failure_comes_through(
+    ledger: Ledger, home: Home, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(type(ledger), "record_step", full)
+    with pytest.raises(OSError, match="the disk is full"):
+        run_sweep(ledger, home, toy_spec(), executor)
+
+
+def test_a_dead_worker_is_no_verdict_on_its_trial(ledger: Ledger, home: Home, cluster: None) -> None:
+    spec = toy_spec(
+        search={"trainer.fault": {"choice": ["", "die", "die_once"]}},
+        run={"save_freq": 1},
+        budget={"trials": 99, "concurrency": 2},
+        hardware={"cores": 2},
+    )
+    trials = run_sweep(ledger, home, spec, make_executor("ray"))
+    by_fault = {trial.params["trainer.fault"]: trial for trial in trials}
+    assert len(trials) == 3
+    assert by_fault[""].state is TrialState.COMPLETE
+    assert (by_fault["die_once"].state, by_fault["die_once"].attempts) == (TrialState.COMPLETE, 2)
+    folder = home.root / "trials" / "toy@1" / str(by_fault["die_once"].number)
+    assert json.loads((folder / "state.json").read_text())["steps_trained"] == [1, 2, 3, 4]
+    lost = by_fault["die"]
+    assert (lost.state, lost.attempts) == (TrialState.FAILED, 3)
+    assert lost.reason is not None and lost.reason.startswith("worker lost 3 times")
+
+
+def test_trials_at_once_run_in_processes_of_their_own(ledger: Ledger, home: Home, cluster: None) -> None:
+    spec = toy_spec(run={"seconds": 1.0}, hardware={"cores": 2}, budget={"trials": 2, "concurrency": 2})
+    trials = run_sweep(ledger, home, spec, make_executor("ray"))
+    first, second = sorted(trials, key=lambda trial: trial.number)
+    assert first.metrics["pid"] != second.metrics["pid"]
+    assert first.ended_at is not None and second.started_at is not None
+    assert second.started_at < first.ended_at
+    output = home.root / "trials" / "toy@1" / "0" / "output.log"
+    assert "noise on standard output" in output.read_text()
