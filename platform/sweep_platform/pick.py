@@ -11,9 +11,7 @@ from sweep_platform.frontier import Point, goal_index, knee
 _OPTION = {"minimize": "--max-cost", "maximize": "--min-accuracy"}
 
 
-def pick(
-    front: Sequence[Point], *, max_cost: float | None = None, min_accuracy: float | None = None
-) -> Point:
+def pick(front: Sequence[Point], *, max_cost: float | None = None, min_accuracy: float | None = None) -> Point:
     """Choose a point of the front.
 
     `cost` is the sweep's first minimised objective, `accuracy` its first maximised one, both in the metric's

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, insert, select, update
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from run_ledger import leases, rows
+from run_ledger import checks, leases, rows, steps
 from run_ledger.database import BUSY_S, Database
 from run_ledger.errors import LedgerError
-from run_ledger.leases import now
-from run_ledger.models import Attempt, Cost, Evaluation, Lease, Observation, Promotion, Sweep, Trial
+from run_ledger.leases import after, now
+from run_ledger.models import Attempt, Cost, Evaluation, Observation, Promotion, Sweep, Trial
 from run_ledger.records import (
     AttemptRecord,
     CostLike,
@@ -27,8 +25,6 @@ from run_ledger.records import (
     TrialRecord,
     TrialState,
 )
-
-_SAMPLE_FIELDS = tuple(name for name in EvaluationRecord.__dataclass_fields__ if name != "step")
 
 
 class Ledger:
@@ -61,8 +57,14 @@ class Ledger:
     def create_sweep(
         self, name: str, spec: Mapping[str, Any], identity: str, seed: int, commit: str | None = None
     ) -> SweepRecord:
-        """Add the next version of the sweep `name`."""
-        with self._database.writing() as session:
+        """Add the next version of the sweep `name`.
+
+        Raises:
+            LedgerError: the name has an @, which sets off versions, or the spec has what JSON can't hold.
+        """
+        if not name or "@" in name:
+            raise LedgerError(f"the sweep name {name!r}", "a name without @, which sets off versions", "rename it")
+        with self._database.writing(alone=True) as session:
             last = session.scalar(select(func.max(Sweep.version)).where(Sweep.name == name)) or 0
             row = Sweep(
                 name=name,
@@ -76,23 +78,16 @@ class Ledger:
             )
             session.add(row)
             session.flush()
-            nobody = {
-                "held": False,
-                "holder": "",
-                "host": "",
-                "pid": 0,
-                "pid_scope": "",
-                "process_started": 0.0,
-            }
-            session.add(Lease(sweep_id=row.id, token=0, ttl_s=0.0, expires_at=now(), **nobody))
+            session.add(leases.nobody(row.id))
+            session.refresh(row)
             return rows.sweep(row)
 
     def find_sweep(self, address: str) -> SweepRecord | None:
         """Return the sweep that `name` (its latest version) or `name@version` names."""
-        name, at, version = address.rpartition("@")
-        query = select(Sweep).where(Sweep.name == address).order_by(Sweep.version.desc()).limit(1)
-        if at and version.isdecimal():
-            query = select(Sweep).where(Sweep.name == name, Sweep.version == int(version))
+        name, at, version = address.partition("@")
+        query = select(Sweep).where(Sweep.name == name).order_by(Sweep.version.desc()).limit(1)
+        if at:
+            query = query.where(Sweep.version == (int(version) if version.isdecimal() else None))
         with self._database.reading() as session:
             row = session.scalar(query)
             return None if row is None else rows.sweep(row)
@@ -103,7 +98,9 @@ class Ledger:
             return [rows.sweep(row) for row in session.scalars(select(Sweep).order_by(Sweep.id))]
 
     def acquire_sweep(self, sweep_id: int, holder: str, ttl_s: float = 60.0) -> DriverLease:
-        """Take the right to write a sweep; at once if the last holder's process is gone.
+        """Take the right to write a sweep, for as long as it is renewed within `ttl_s` seconds; each write renews it.
+
+        The lease of a process on this machine that is gone can be taken at once.
 
         Raises:
             SweepBusy: another driver holds it.
@@ -153,6 +150,7 @@ class Ledger:
         """
         with self._database.writing() as session:
             leases.check(session, lease)
+            checks.refuse_duplicate(session, lease.sweep_id, number, params_hash, replicate)
             row = Trial(
                 sweep_id=lease.sweep_id,
                 number=number,
@@ -175,10 +173,8 @@ class Ledger:
             )
             session.add(row)
             session.flush()
-            spent = Cost(trial_id=row.id)
-            session.add(spent)
-            session.flush()
-            return rows.trial(row, spent)
+            session.add(Cost(trial_id=row.id))
+            return _trial(session, row.id)
 
     def trial(self, trial_id: int) -> TrialRecord:
         """Return one trial.
@@ -187,15 +183,13 @@ class Ledger:
             LedgerError: there is none of that id.
         """
         with self._database.reading() as session:
-            found = _trials(session, Trial.id == trial_id)
-        if not found:
-            raise LedgerError(f"trial id {trial_id}", "one that the ledger holds", "look it up by its sweep")
-        return found[0]
+            checks.existing_trial(session, trial_id)
+            return _trial(session, trial_id)
 
     def trials(self, sweep_id: int) -> list[TrialRecord]:
         """All trials of a sweep, by number."""
         with self._database.reading() as session:
-            return _trials(session, Trial.sweep_id == sweep_id)
+            return rows.trials(session, Trial.sweep_id == sweep_id)
 
     def start_attempt(
         self, lease: DriverLease, trial_id: int, *, host: str, pid: int, ttl_s: float = 60.0
@@ -208,12 +202,11 @@ class Ledger:
         """
         with self._database.writing() as session:
             leases.check(session, lease)
-            trial = session.get_one(Trial, trial_id)
-            if TrialState(trial.state).final:
-                raise LedgerError(
-                    f"trial {trial.number}, which is {trial.state}", "an open trial", "start another"
-                )
-            _end_open_attempts(session, Attempt.trial_id == trial_id, "superseded")
+            trial = checks.existing_trial(session, trial_id)
+            if trial.sweep_id != lease.sweep_id or TrialState(trial.state).final:
+                got = f"trial id {trial_id} ({trial.state}, of sweep id {trial.sweep_id})"
+                raise LedgerError(got, f"an open trial of sweep id {lease.sweep_id}", "start another")
+            leases.end_open_attempts(session, [trial_id], "superseded")
             trial.state, trial.attempts = TrialState.RUNNING.value, trial.attempts + 1
             trial.started_at = trial.started_at or now()
             row = Attempt(
@@ -222,7 +215,7 @@ class Ledger:
                 host=host,
                 pid=pid,
                 ttl_s=ttl_s,
-                lease_expires_at=now() + timedelta(seconds=ttl_s),
+                lease_expires_at=after(ttl_s),
                 started_at=now(),
                 ended_at=None,
                 exit_reason=None,
@@ -232,14 +225,13 @@ class Ledger:
             return rows.attempt(row)
 
     def heartbeat(self, attempt: AttemptRecord) -> None:
-        """Say that an attempt lives.
+        """Say that an attempt and its driver live.
 
         Raises:
-            StaleToken: it was superseded.
+            StaleToken: it ended, or its driver's lease is over.
         """
         with self._database.writing() as session:
-            row, _ = leases.check_attempt(session, attempt.id)
-            row.lease_expires_at = now() + timedelta(seconds=row.ttl_s)
+            leases.check_attempt(session, attempt.id)
 
     def record_step(
         self,
@@ -252,47 +244,21 @@ class Ledger:
         samples: Sequence[SampleLike] = (),
         final: bool = False,
     ) -> None:
-        """Record one step's report; a step that is there already is replaced, with its samples.
+        """Record one step's report: observation, samples, cost and the trial's last metrics, together or not at all.
 
-        Metrics that are no finite numbers are left out and named, since JSON has no form for them. The trial's
-        cost never decreases: a resumed trial may report from before what it had spent.
+        The latest word on a step counts: told again, it is replaced, with its samples, and an attempt that goes on
+        from a checkpoint drops what earlier attempts told of later steps. The trial's cost never decreases. Metrics
+        and costs that are no finite numbers are left out and named in the observation's `non_finite`.
 
         Raises:
-            StaleToken: the attempt was superseded, or its driver's lease is over.
+            StaleToken: the attempt ended, or its driver's lease is over.
         """
-        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-        spent = {name: getattr(cost, name) for name in rows.COST_FIELDS}
-        lost = [name for name in metrics if name not in finite]
-        lost += [f"cost/{name}" for name, value in spent.items() if not math.isfinite(value)]
-        spent = {name: value if math.isfinite(value) else 0 for name, value in spent.items()}
+        numbers = steps.Numbers.of(metrics, cost)
         with self._database.writing() as session:
             row, trial = leases.check_attempt(session, attempt.id)
-            row.lease_expires_at = now() + timedelta(seconds=row.ttl_s)
-            old = session.scalar(
-                select(Observation).where(Observation.trial_id == trial.id, Observation.step == step)
+            steps.record(
+                session, row, trial, step=step, total_steps=total_steps, numbers=numbers, samples=samples, final=final
             )
-            if old is not None:
-                session.delete(old)
-                session.flush()
-            observation = Observation(
-                trial_id=trial.id,
-                attempt_id=row.id,
-                step=step,
-                metrics=finite,
-                non_finite=lost,
-                final=final,
-                at=now(),
-                **spent,
-            )
-            session.add(observation)
-            session.flush()
-            if samples:
-                session.execute(insert(Evaluation), _sample_rows(observation.id, samples))
-            if step >= trial.step:
-                trial.step, trial.total_steps, trial.metrics = step, total_steps, finite
-            total = session.get_one(Cost, trial.id)
-            for name, value in spent.items():
-                setattr(total, name, max(getattr(total, name), value))
 
     def finish_trial(
         self,
@@ -301,56 +267,65 @@ class Ledger:
         values: Sequence[float] | None = None,
         reason: str | None = None,
     ) -> TrialRecord:
-        """Bring a trial to a final state; to do it again with the same state changes nothing.
+        """Bring a trial to a final state; told again with the same state, nothing changes.
+
+        Args:
+            attempt: What ran it.
+            state: A final state; or WAITING, for an attempt that was interrupted and hands its trial back.
+            values: One finite value an objective; COMPLETE needs them.
+            reason: Why it didn't complete.
 
         Raises:
-            StaleToken: the attempt was superseded, or its driver's lease is over.
-            LedgerError: the state is not final, or the trial already ended in another.
+            StaleToken: the attempt ended otherwise, or its driver's lease is over.
+            LedgerError: RUNNING, or values that are missing or not finite.
         """
-        if not state.final:
-            raise LedgerError(f"the state {state}", "a final state", "finish a trial only once it ended")
+        checks.check_ending(state, values)
         with self._database.writing() as session:
-            row, trial = leases.check_attempt(session, attempt.id, ended_ok=True)
-            before = TrialState(trial.state)
-            if before.final and before is not state:
-                raise LedgerError(f"trial {trial.number} as {state}", f"{before}, as it ended", "leave it")
-            if not before.final:
-                leases.check_attempt(session, attempt.id)
-                trial.state, trial.reason, trial.ended_at = state.value, reason, now()
-                trial.objective_values = None if values is None else [float(value) for value in values]
-                row.ended_at, row.exit_reason = now(), state.value
-                session.flush()
-            return rows.trial(trial, session.get_one(Cost, trial.id))
+            ended = session.get(Attempt, attempt.id)
+            if ended is not None and ended.exit_reason == state.value:
+                return _trial(session, ended.trial_id)
+            row, trial = leases.check_attempt(session, attempt.id)
+            row.ended_at, row.exit_reason = now(), state.value
+            trial.state, trial.reason = state.value, reason
+            trial.ended_at = now() if state.final else None
+            trial.objective_values = None if values is None else [float(value) for value in values]
+            return _trial(session, trial.id)
 
     def reconcile(self, lease: DriverLease) -> list[TrialRecord]:
-        """End what an earlier driver left open; its trials wait again. Returns them.
+        """End as `lost` what earlier drivers left open; its trials wait again. Returns these.
 
         Raises:
             StaleToken: another driver has taken over.
         """
         with self._database.writing() as session:
             leases.check(session, lease)
-            mine = select(Trial.id).where(Trial.sweep_id == lease.sweep_id)
-            _end_open_attempts(session, Attempt.trial_id.in_(mine), "lost")
-            left = (Trial.sweep_id == lease.sweep_id) & (Trial.state == TrialState.RUNNING.value)
-            ids = list(session.scalars(select(Trial.id).where(left)))
-            session.execute(update(Trial).where(left).values(state=TrialState.WAITING.value))
-            return _trials(session, Trial.id.in_(ids))
+            left = (
+                select(Trial)
+                .join(Attempt, Attempt.trial_id == Trial.id)
+                .where(Trial.sweep_id == lease.sweep_id, Attempt.ended_at.is_(None), Attempt.token != lease.token)
+            )
+            trials = list(session.scalars(left))
+            leases.end_open_attempts(session, [trial.id for trial in trials], "lost")
+            for trial in trials:
+                trial.state = TrialState.WAITING.value
+            session.flush()
+            return rows.trials(session, Trial.id.in_([trial.id for trial in trials]))
+
+    def attempts(self, trial_id: int) -> list[AttemptRecord]:
+        """A trial's attempts, oldest first."""
+        query = select(Attempt).where(Attempt.trial_id == trial_id).order_by(Attempt.id)
+        with self._database.reading() as session:
+            return [rows.attempt(row) for row in session.scalars(query)]
 
     def observations(self, trial_id: int) -> list[ObservationRecord]:
         """A trial's reports, by step."""
         query = select(Observation).where(Observation.trial_id == trial_id).order_by(Observation.step)
         with self._database.reading() as session:
-            return [
-                ObservationRecord(
-                    row.step, row.metrics, rows.cost(row), row.final, row.at, tuple(row.non_finite)
-                )
-                for row in session.scalars(query)
-            ]
+            return [rows.observation(row) for row in session.scalars(query)]
 
     def evaluations(self, trial_id: int, step: int | None = None) -> list[EvaluationRecord]:
         """The samples of one step's evaluation; of the last step that evaluated, without one."""
-        columns = [getattr(Evaluation, name) for name in _SAMPLE_FIELDS]
+        columns = [getattr(Evaluation, name) for name in steps.SAMPLE_FIELDS]
         at = Observation.step
         with self._database.reading() as session:
             if step is None:
@@ -366,51 +341,39 @@ class Ledger:
 
     # Views and choices
 
-    def set_mlflow_run(
-        self, run_id: str, *, sweep_id: int | None = None, trial_id: int | None = None
-    ) -> None:
+    def set_mlflow_run(self, run_id: str, *, sweep_id: int | None = None, trial_id: int | None = None) -> None:
         """Note which MLflow run shows a sweep or a trial; no lease is needed, since it is only a view."""
         with self._database.writing() as session:
-            if sweep_id is not None:
-                session.execute(update(Sweep).where(Sweep.id == sweep_id).values(mlflow_run_id=run_id))
-            if trial_id is not None:
-                session.execute(update(Trial).where(Trial.id == trial_id).values(mlflow_run_id=run_id))
+            row = None
+            if (sweep_id is None) is not (trial_id is None):
+                row = session.get(Trial, trial_id) if sweep_id is None else session.get(Sweep, sweep_id)
+            if row is None:
+                got = f"sweep id {sweep_id} and trial id {trial_id}"
+                raise LedgerError(got, "exactly one of them, and that in the ledger", "name one")
+            row.mlflow_run_id = run_id
 
     def promote(self, trial_id: int, alias: str, who: str, why: str) -> PromotionRecord:
-        """Record that a trial was chosen; the latest under an alias counts."""
+        """Record that a trial was chosen; the latest under an alias counts.
+
+        Raises:
+            LedgerError: the trial is not complete, so that nothing is known of it at its full length.
+        """
         with self._database.writing() as session:
-            trial = session.get_one(Trial, trial_id)
-            row = Promotion(
-                sweep_id=trial.sweep_id, trial_id=trial_id, alias=alias, who=who, why=why, at=now()
-            )
+            trial = checks.existing_trial(session, trial_id)
+            if trial.state != TrialState.COMPLETE.value:
+                raise LedgerError(f"trial {trial.number}, which is {trial.state}", "a complete trial", "choose another")
+            row = Promotion(sweep_id=trial.sweep_id, trial_id=trial_id, alias=alias, who=who, why=why, at=now())
             session.add(row)
             session.flush()
-            return _promotion(row)
+            return rows.promotion(row)
 
     def promotions(self, sweep_id: int) -> list[PromotionRecord]:
         """A sweep's choices, oldest first."""
         query = select(Promotion).where(Promotion.sweep_id == sweep_id).order_by(Promotion.id)
         with self._database.reading() as session:
-            return [_promotion(row) for row in session.scalars(query)]
+            return [rows.promotion(row) for row in session.scalars(query)]
 
 
-def _trials(session: Session, where: ColumnElement[bool]) -> list[TrialRecord]:
-    query = select(Trial, Cost).join(Cost, Cost.trial_id == Trial.id).where(where).order_by(Trial.number)
-    return [rows.trial(trial, cost) for trial, cost in session.execute(query)]
-
-
-def _end_open_attempts(session: Session, where: ColumnElement[bool], reason: str) -> None:
-    ended = {"ended_at": now(), "exit_reason": reason}
-    session.execute(update(Attempt).where(where, Attempt.ended_at.is_(None)).values(ended))
-
-
-def _sample_rows(observation_id: int, samples: Sequence[SampleLike]) -> list[dict[str, Any]]:
-    return [
-        {"observation_id": observation_id, "position": position}
-        | {name: getattr(sample, name) for name in _SAMPLE_FIELDS}
-        for position, sample in enumerate(samples)
-    ]
-
-
-def _promotion(row: Promotion) -> PromotionRecord:
-    return PromotionRecord(row.id, row.sweep_id, row.trial_id, row.alias, row.who, row.why, row.at)
+def _trial(session: Session, trial_id: int) -> TrialRecord:
+    session.flush()
+    return rows.trials(session, Trial.id == trial_id)[0]

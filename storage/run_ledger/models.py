@@ -100,9 +100,7 @@ class Lease(Base):
 
     __tablename__ = "ledger_leases"
 
-    sweep_id: Mapped[int] = mapped_column(
-        ForeignKey("ledger_sweeps.id", ondelete="CASCADE"), primary_key=True
-    )
+    sweep_id: Mapped[int] = mapped_column(ForeignKey("ledger_sweeps.id", ondelete="CASCADE"), primary_key=True)
     token: Mapped[int] = mapped_column(BigInteger)
     held: Mapped[bool]
     holder: Mapped[str]
@@ -160,9 +158,7 @@ class Cost(CostColumns, Base):
 
     __tablename__ = "ledger_costs"
 
-    trial_id: Mapped[int] = mapped_column(
-        ForeignKey("ledger_trials.id", ondelete="CASCADE"), primary_key=True
-    )
+    trial_id: Mapped[int] = mapped_column(ForeignKey("ledger_trials.id", ondelete="CASCADE"), primary_key=True)
 
 
 class Attempt(Base):
@@ -199,10 +195,9 @@ class Observation(CostColumns, Base):
 
 
 class Evaluation(Base):
-    """One sampled answer to one problem, clustered by the observation that it belongs to."""
+    """One sampled answer to one problem, in the order in which it was reported."""
 
     __tablename__ = "ledger_evaluations"
-    __table_args__: ClassVar[dict[str, Any]] = {"sqlite_with_rowid": False}
 
     observation_id: Mapped[int] = mapped_column(
         ForeignKey("ledger_observations.id", ondelete="CASCADE"), primary_key=True

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from run_ledger.models import (
-    Attempt,
-    Cost,
-    CostColumns,
-    Lease,
-    Sweep,
-    Trial,
-)
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
+
+from run_ledger.models import Attempt, Cost, CostColumns, Lease, Observation, Promotion, Sweep, Trial
 from run_ledger.records import (
     AttemptRecord,
     CostRecord,
     DriverLease,
+    ObservationRecord,
+    PromotionRecord,
     SweepRecord,
     TrialRecord,
     TrialState,
 )
 
-COST_FIELDS = tuple(CostRecord.__dataclass_fields__)
+COST_FIELDS = tuple(field.name for field in fields(CostRecord))
+_COST_COLUMNS = tuple(getattr(Cost, name) for name in COST_FIELDS)
+_TRIAL_FIELDS = tuple(Trial.__table__.columns.keys())
+_TRIAL_COLUMNS = tuple(getattr(Trial, name) for name in _TRIAL_FIELDS)
 
 
 def cost(row: CostColumns) -> CostRecord:
@@ -47,30 +51,17 @@ def lease(row: Lease) -> DriverLease:
     return DriverLease(row.sweep_id, row.token, row.holder, row.host, row.pid, row.ttl_s, row.expires_at)
 
 
-def trial(row: Trial, spent: Cost) -> TrialRecord:
-    """A trial with its cost."""
-    return TrialRecord(
-        id=row.id,
-        sweep_id=row.sweep_id,
-        number=row.number,
-        state=TrialState(row.state),
-        params=row.params,
-        params_hash=row.params_hash,
-        replicate=row.replicate,
-        origin=row.origin,
-        sampler_state=row.sampler_state,
-        config=row.config,
-        values=None if row.objective_values is None else tuple(row.objective_values),
-        metrics=row.metrics,
-        cost=cost(spent),
-        step=row.step,
-        total_steps=row.total_steps,
-        reason=row.reason,
-        attempts=row.attempts,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        mlflow_run_id=row.mlflow_run_id,
-    )
+def trials(session: Session, where: ColumnElement[bool]) -> list[TrialRecord]:
+    """Trials with their costs, by number, in one query; of columns, since 10,000 entities take twice as long."""
+    query = select(*_TRIAL_COLUMNS, *_COST_COLUMNS).join(Cost, Cost.trial_id == Trial.id)
+    found = session.execute(query.where(where).order_by(Trial.sweep_id, Trial.number))
+    size = len(_TRIAL_COLUMNS)
+    return [_trial(dict(zip(_TRIAL_FIELDS, row[:size], strict=True)), CostRecord(*row[size:])) for row in found]
+
+
+def _trial(fields: dict[str, Any], spent: CostRecord) -> TrialRecord:
+    state, values = TrialState(fields.pop("state")), fields.pop("objective_values")
+    return TrialRecord(state=state, values=None if values is None else tuple(values), cost=spent, **fields)
 
 
 def attempt(row: Attempt) -> AttemptRecord:
@@ -86,3 +77,13 @@ def attempt(row: Attempt) -> AttemptRecord:
         ended_at=row.ended_at,
         exit_reason=row.exit_reason,
     )
+
+
+def observation(row: Observation) -> ObservationRecord:
+    """One step's report."""
+    return ObservationRecord(row.step, row.metrics, cost(row), row.final, row.at, tuple(row.non_finite))
+
+
+def promotion(row: Promotion) -> PromotionRecord:
+    """A choice."""
+    return PromotionRecord(row.id, row.sweep_id, row.trial_id, row.alias, row.who, row.why, row.at)

@@ -23,7 +23,7 @@ FAULTS = {
     "short": (TrialState.FAILED, "the trainer returned at step 3 of 4, without a final report"),
     "missing": (TrialState.FAILED, "the final report lacks val/accuracy; it has cost/device_seconds"),
 }
-OWN = ("pid", "threads/", "cost/device_seconds")
+OWN = ("pid", "threads/", "cost/device_seconds", "perf/", "timing_s/")
 """Metrics that belong to the process, not to the trial."""
 
 
@@ -84,7 +84,7 @@ def test_both_leave_the_same_ledger(ledger: Ledger, home: Home, cluster: None) -
             search={
                 "actor.lr": {"float": [0.01, 1.0], "log": True},
                 "actor.batch": {"int": [1, 8]},
-                "actor.shards": {"choice": [1, 2]},
+                "actor.shards": {"int": [1, 2]},
             },
             sampler={"name": "tpe", "n_startup": 3},
             budget={"trials": 8, "concurrency": 2},
@@ -136,9 +136,7 @@ def test_preparation_is_seen_and_happens_once(ledger: Ledger, home: Home, execut
     assert notes.events == [("sweep_started", "toy@1", 4), ("sweep_finished", "toy@1", 4)]
 
 
-def test_a_failed_preparation_ends_the_sweep_before_any_trial(
-    ledger: Ledger, home: Home, executor: Executor
-) -> None:
+def test_a_failed_preparation_ends_the_sweep_before_any_trial(ledger: Ledger, home: Home, executor: Executor) -> None:
     with pytest.raises(PlatformError, match="could not prepare: RuntimeError: nothing to prepare from"):
         run_sweep(ledger, home, toy_spec(run={"seed": 13}), executor)
     sweep = ledger.find_sweep("toy")
@@ -169,7 +167,7 @@ def test_a_dead_worker_is_no_verdict_on_its_trial(ledger: Ledger, home: Home, cl
     assert by_fault[""].state is TrialState.COMPLETE
     assert (by_fault["die_once"].state, by_fault["die_once"].attempts) == (TrialState.COMPLETE, 2)
     folder = home.root / "trials" / "toy@1" / str(by_fault["die_once"].number)
-    assert json.loads((folder / "state.json").read_text())["steps_trained"] == [1, 2, 3, 4]
+    assert (folder / "trained.log").read_text().split() == ["1", "2", "3", "4"]
     lost = by_fault["die"]
     assert (lost.state, lost.attempts) == (TrialState.FAILED, 3)
     assert lost.reason is not None and lost.reason.startswith("worker lost 3 times")
@@ -184,3 +182,62 @@ def test_trials_at_once_run_in_processes_of_their_own(ledger: Ledger, home: Home
     assert second.started_at < first.ended_at
     output = home.root / "trials" / "toy@1" / "0" / "output.log"
     assert "noise on standard output" in output.read_text()
+
+
+@pytest.fixture
+def untrained_model(tmp_path: Path) -> Path:
+    """A policy of 25k parameters."""
+    import torch
+    from dapo.model import Decoder, DecoderConfig, Policy, save_policy
+    from dapo.tokenizer import byte_tokenizer
+    from dapo.warmstart import WORDS, initialise
+
+    tokenizer = byte_tokenizer(WORDS)
+    config = DecoderConfig(
+        model_type="llama",
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        eos_token_id=tokenizer.eos_id,
+        pad_token_id=tokenizer.pad_id,
+    )
+    model = Decoder(config)
+    initialise(model, torch.Generator().manual_seed(1))
+    save_policy(Policy(model, tokenizer, config), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_both_leave_the_same_ledger_of_real_training(
+    ledger: Ledger, home: Home, cluster: None, untrained_model: Path
+) -> None:
+    from dapo.config import Config
+
+    changes: dict[str, Any] = {
+        "model": {"path": str(untrained_model)},
+        "data": {"train_batch_size": 2, "max_response_length": 8, "val_size": 4},
+        "algorithm": {"filter_groups": {"enable": False}},
+        "rollout": {"n": 2, "val_kwargs": {"n": 1}},
+        "trainer": {"total_training_steps": 2, "device": "cpu"},
+    }
+    base = Config.model_validate(changes).model_dump(mode="json")
+    ledgers = []
+    for name in EXECUTORS:
+        spec = toy_spec(
+            name=name,
+            trainer="dapo.trainer",
+            model=base["model"],
+            data=base["data"],
+            config={key: section for key, section in base.items() if key not in ("model", "data")},
+            search={"actor.entropy_coeff": {"float": [0.1, 1.0]}, "rollout.n": {"int": [2, 4]}},
+            budget={"trials": 3, "concurrency": 2},
+            hardware={"cores": 2},
+        )
+        trials = run_sweep(ledger, home, spec, make_executor(name))
+        ledgers.append([repeatable(ledger, trial) for trial in trials])
+    assert ledgers[0] == ledgers[1]
+    assert [trial["state"] for trial in ledgers[0]] == [TrialState.COMPLETE] * 3, ledgers[0][0]
+    assert len(ledgers[0][0]["evaluations"]) == 4

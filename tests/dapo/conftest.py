@@ -11,7 +11,7 @@ from dapo.batch import Problem, Response, RolloutGroup, Score
 from dapo.config import Config
 from dapo.model import Decoder, DecoderConfig, Policy, save_policy
 from dapo.tokenizer import byte_tokenizer
-from dapo.warmstart import WORDS, initialise
+from dapo.warmstart import initialise
 
 MakeGroup = Callable[..., RolloutGroup]
 MakeConfig = Callable[..., Config]
@@ -38,7 +38,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def policy() -> Policy:
     """An untrained decoder of 25k parameters."""
-    tokenizer = byte_tokenizer(WORDS)
+    tokenizer = byte_tokenizer(("Answer: ",))
     config = DecoderConfig(
         model_type="llama",
         vocab_size=tokenizer.vocab_size,

@@ -57,7 +57,4 @@ def test_batch_keeps_groups_together_and_masks_overlong_responses(make_group) ->
     assert batch.group_sizes == [2, 3]
     assert batch.masks == [[True, True], [False] * 3, [True], [True], [True]]
     assert batch.advantages == pytest.approx([1.25, -1.25, -1 / 3, 2 / 3, -1 / 3])
-    assert all(
-        all(mask)
-        for mask in group_relative_advantages(groups, normalize=True, overlong_filtering=False).masks
-    )
+    assert all(all(mask) for mask in group_relative_advantages(groups, normalize=True, overlong_filtering=False).masks)

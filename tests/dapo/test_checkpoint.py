@@ -113,9 +113,7 @@ def test_an_unfinished_write_is_no_checkpoint_and_is_cleared_away(checkpoints: C
 
 def test_another_experiment_is_refused_with_every_difference(checkpoints: Checkpoints, trained) -> None:
     checkpoints.save(state_at(1), *trained, Config())
-    other = Config.model_validate(
-        {"rollout": {"n": 4}, "actor": {"optim": {"lr": 1.0}}, "trainer": {"seed": 5}}
-    )
+    other = Config.model_validate({"rollout": {"n": 4}, "actor": {"optim": {"lr": 1.0}}, "trainer": {"seed": 5}})
     with pytest.raises(CheckpointError) as caught:
         checkpoints.latest(other)
     for text in (
@@ -126,9 +124,7 @@ def test_another_experiment_is_refused_with_every_difference(checkpoints: Checkp
         assert text in str(caught.value)
 
 
-def test_what_helps_a_run_on_may_change(
-    checkpoints: Checkpoints, trained, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_helps_a_run_on_may_change(checkpoints: Checkpoints, trained, caplog: pytest.LogCaptureFixture) -> None:
     checkpoints.save(state_at(1), *trained, Config())
     changes = {
         "trainer": {"total_training_steps": 99, "save_freq": 1, "num_threads": 3},
@@ -144,16 +140,12 @@ def test_lost_seconds_are_known_from_the_note(checkpoints: Checkpoints) -> None:
     saved = Cost(flops=10.0, tokens=5, device_seconds=2.0, evaluation_device_seconds=1.0)
     assert checkpoints.with_lost_seconds(saved) == saved
     checkpoints.note_progress(9, Cost(99.0, 99, 7.5, 9.0, 9, 3.0))
-    assert checkpoints.with_lost_seconds(saved) == replace(
-        saved, device_seconds=7.5, evaluation_device_seconds=3.0
-    )
+    assert checkpoints.with_lost_seconds(saved) == replace(saved, device_seconds=7.5, evaluation_device_seconds=3.0)
     (checkpoints.folder / "progress.json").write_text("{")
     assert checkpoints.with_lost_seconds(saved) == saved
 
 
-def test_a_new_run_sets_the_old_one_aside(
-    checkpoints: Checkpoints, trained, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_new_run_sets_the_old_one_aside(checkpoints: Checkpoints, trained, caplog: pytest.LogCaptureFixture) -> None:
     checkpoints.save(state_at(30), *trained, Config())
     checkpoints.set_aside()
     assert checkpoints.latest(Config()) is None
@@ -167,9 +159,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, trained) -> Non
         Checkpoints(tmp_path / "file" / "run", 1).save(state_at(1), *trained, Config())
 
 
-def test_another_format_is_refused(
-    checkpoints: Checkpoints, trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_format_is_refused(checkpoints: Checkpoints, trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dapo.checkpoint.FORMAT", 99)
     path = checkpoints.save(state_at(1), *trained, Config())
     assert json.loads((path / "state.json").read_text())["format"] == 99

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from dapo.batch import Problem
 from dapo.config import Config
-from dapo.data import Dataset, Prompts, announce, load_dataset, read_rows, tokenize
+from dapo.data import Dataset, Prompts, announce, load_dataset, tokenize
 from dapo.errors import DataError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,7 +79,7 @@ def test_960_rows_of_30_problems_are_30_problems_with_32_samples(tmp_path: Path)
             other.ground_truth,
         )
     assert repeated.problems[0].data_source == "math_dapo"
-    assert repeated.problems[0].extra == {"index": "aime-2024-0"}
+    assert repeated.problems[0].extra == {"index": "aime-2024-0", "ability": "MATH"}
 
 
 @pytest.mark.parametrize(
@@ -104,72 +104,15 @@ def test_size_takes_the_first_problems(tmp_path: Path) -> None:
     ]
 
 
-def test_messages_of_a_prompt_are_joined(tmp_path: Path) -> None:
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
-    row = {"data_source": "x", "prompt": messages, "reward_model": {"ground_truth": "2"}, "extra_info": None}
-    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
-    (problem,) = load_dataset(str(tmp_path / "a.parquet"), "integer").problems
-    assert problem.problem == "Be brief.\n\n1+1?"
-
-
-FAULTY = {
-    "no JSON": ("{", r"a\.jsonl:2: got no JSON"),
-    "no object": ("[1]", r"a\.jsonl:2: got \[1\]; need an object"),
-    "no problem": ({"answer": "1"}, r"a\.jsonl:2: problem: got None; need a text"),
-    "blank problem": ({"problem": " ", "answer": "1"}, r"a\.jsonl:2: problem: got ' '"),
-    "no answer": ({"problem": "p"}, r"a\.jsonl:2: answer: got None; .*the row has \['problem'\]"),
-    "answer of another type": (
-        {"problem": "p", "answer": [1]},
-        r"a\.jsonl:2: answer: got \[1\]; need a text or a number",
-    ),
-    "no ground truth": (
-        {"prompt": "p", "reward_model": {}},
-        r"a\.jsonl:2: reward_model\.ground_truth: got None",
-    ),
-    "id taken": ({"id": "x", "problem": "p", "answer": "1"}, r"a\.jsonl:2: id: got 'x' again"),
-}
-
-
-@pytest.mark.parametrize(("row", "message"), [pytest.param(*case, id=name) for name, case in FAULTY.items()])
-def test_faults_name_the_line(tmp_path: Path, row: object, message: str) -> None:
-    source = write_jsonl(tmp_path / "a.jsonl", [{"id": "x", "problem": "1+1", "answer": "2"}, row])
-    with pytest.raises(DataError, match=message):
-        list(read_rows(source))
-
-
-def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
-    source = write_jsonl(tmp_path / "a.jsonl", [{"problem": "p"}, {"answer": "1"}, *["{"] * 20])
-    with pytest.raises(DataError) as caught:
-        load_dataset(source, "integer")
-    assert [line.split(": ")[0].rsplit(":")[-1] for line in str(caught.value).split("\n")] == list(
-        map(str, range(1, 11))
-    )
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("\n\n")
-    (tmp_path / "latin.jsonl").write_bytes(b'{"problem": "\xe9"}\n')
-    (tmp_path / "no.parquet").write_text("text")
-    (tmp_path / "folder.jsonl").mkdir()
-    cases = {
-        "empty.jsonl": "empty file",
-        "latin.jsonl": "UTF-8",
-        "no.parquet": "need parquet",
-        "folder.jsonl": "a folder",
-        "missing.jsonl": "no file",
-        "data.csv": "one of .*arithmetic",
-    }
-    for name, message in cases.items():
-        with pytest.raises(DataError, match=message):
-            load_dataset(str(tmp_path / name), "integer")
-
-
 def test_a_set_without_a_gradable_answer_is_refused(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [{"id": "half", "problem": "p", "answer": "1/2"}])
-    with pytest.raises(
-        DataError, match=r"none with an answer that the grader 'integer' can read \(as in half\)"
-    ):
+    with pytest.raises(DataError, match=r"none with an answer that the grader 'integer' can read \(as in half\)"):
         load_dataset(source, "integer")
+
+
+def test_an_unknown_set_is_told_with_those_there_are() -> None:
+    with pytest.raises(DataError, match=r"data\.csv: got no such set; need arithmetic, arithmetic-aime"):
+        load_dataset("data.csv", "integer")
 
 
 def test_contradicting_answers_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,9 +124,7 @@ def test_contradicting_answers_are_told(tmp_path: Path, caplog: pytest.LogCaptur
 
 def test_long_prompts_are_refused_or_left_out(policy, caplog: pytest.LogCaptureFixture) -> None:
     dataset = Dataset((Problem("short", "s", "1+1", "2"), Problem("long", "s", "1+" * 40 + "1", "41")))
-    with pytest.raises(
-        DataError, match=r"max_prompt_length: got 64; need 8\d for problem long of data.train \(1 of 2"
-    ):
+    with pytest.raises(DataError, match=r"max_prompt_length: got 64; need 8\d for problem long of data.train \(1 of 2"):
         tokenize(dataset, policy.tokenizer, Config(), "data.train")
     config = Config.model_validate({"data": {"filter_overlong_prompts": True}})
     with caplog.at_level(logging.WARNING):
@@ -207,9 +148,7 @@ def test_rounds_of_any_size_walk_through_whole_epochs(size: int, rounds: list[in
     assert drawn == prompts.draw(0, position, seed)
     for start in range(0, position - size + 1, size):
         assert sorted(drawn[start : start + size]) == list(range(size))
-    assert (
-        max(Counter(drawn).values()) - (min(Counter(drawn).values()) if len(set(drawn)) == size else 0) <= 1
-    )
+    assert max(Counter(drawn).values()) - (min(Counter(drawn).values()) if len(set(drawn)) == size else 0) <= 1
 
 
 def test_each_epoch_and_seed_has_its_own_order() -> None:

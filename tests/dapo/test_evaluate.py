@@ -37,10 +37,7 @@ def test_rows_repeated_and_samples_drawn_are_the_same_thing() -> None:
 
 def test_repeats_multiply_the_samples(policy, make_config) -> None:
     two = make_config(rollout__val_kwargs={"n": 6})
-    assert (
-        evaluated(policy, make_config(rollout__val_kwargs={"n": 2}), repeats=3)[0]
-        == evaluated(policy, two)[0]
-    )
+    assert evaluated(policy, make_config(rollout__val_kwargs={"n": 2}), repeats=3)[0] == evaluated(policy, two)[0]
 
 
 def test_the_error_is_that_of_problems_not_of_samples() -> None:

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
 
 
-def clip(
-    ratio: float, advantage: float, low: float = 0.2, high: float = 0.28, c: float = 10.0
-) -> ClippedLoss:
+def clip(ratio: float, advantage: float, low: float = 0.2, high: float = 0.28, c: float = 10.0) -> ClippedLoss:
     new = torch.tensor([ratio], dtype=torch.float64).log()
     return clipped_loss(
         new,
@@ -105,9 +103,7 @@ def reference(masks: list[list[bool]], mode: str) -> list[list[float]]:
     return found
 
 
-@given(
-    st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=6), st.sampled_from(MODES)
-)
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=6), st.sampled_from(MODES))
 def test_weights_follow_the_definitions(masks: list[list[bool]], mode: str) -> None:
     found = [weights.tolist() for weights in token_weights(masks, mode)]
     for row, expected in zip(found, reference(masks, mode), strict=True):

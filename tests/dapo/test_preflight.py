@@ -112,13 +112,9 @@ def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Pa
             "more than",
             id="right pays no more",
         ),
-        pytest.param(
-            {"data": {"train": "no.jsonl"}}, "data.train", "no.jsonl", "data set", id="missing file"
-        ),
+        pytest.param({"data": {"train": "no.jsonl"}}, "data.train", "no.jsonl", "data set", id="missing file"),
         pytest.param({"data": {"val": "aime"}}, "data.val", "aime", "data set", id="unknown set"),
-        pytest.param(
-            {"model": {"path": "nosuch"}}, "model.path", "'nosuch'", "Hugging Face folder", id="no model"
-        ),
+        pytest.param({"model": {"path": "nosuch"}}, "model.path", "'nosuch'", "Hugging Face folder", id="no model"),
         pytest.param({"trainer": {"device": "gpu"}}, "trainer.device", "'gpu'", "cuda", id="no device"),
         pytest.param(
             {"trainer": {"default_local_dir": __file__}},
@@ -166,15 +162,25 @@ def test_one_fault(tree: dict[str, Any], key: str, got: str, need: str) -> None:
         (2, 2, "1: this trainer runs on one device"),
     ],
 )
-def test_parallel_sizes_must_divide_devices_and_heads(
-    model_folder: Path, devices: int, size: int, need: str
-) -> None:
+def test_parallel_sizes_must_divide_devices_and_heads(model_folder: Path, devices: int, size: int, need: str) -> None:
     path = model_folder / "config.json"
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"num_attention_heads": 14, "num_key_value_heads": 2})
-    )
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_attention_heads": 14, "num_key_value_heads": 2}))
     found = faults(devices, model={"path": str(model_folder)}, actor={"ulysses_sequence_parallel_size": size})
     assert need in found["actor.ulysses_sequence_parallel_size"].need
+
+
+def test_prompts_are_measured_with_the_models_tokenizer(model_folder: Path, tmp_path: Path) -> None:
+    rows = [
+        {"id": "short", "problem": "1+1", "answer": "2"},
+        {"id": "long", "problem": "1+" * 50 + "1", "answer": "51"},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    tree = {"model": {"path": str(model_folder)}, "data": {"train": str(tmp_path / "a.jsonl")}}
+    assert (
+        faults(**tree)["data.max_prompt_length"].need == "102 tokens for problem long of data.train (1 of 2 are longer)"
+    )
+    tree["data"]["filter_overlong_prompts"] = True
+    assert faults(**tree) == {}
 
 
 def test_a_model_of_another_family_is_told(model_folder: Path) -> None:

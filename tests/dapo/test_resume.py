@@ -56,15 +56,13 @@ def test_killed_anywhere_and_resumed_gives_the_same_weights(make_config, tmp_pat
     config = make_config(**changes, trainer__default_local_dir=str(tmp_path / "killed"))
     helpers = str(Path(__file__).parent / "helpers")
     runs = [
-        lines_until_killed(config.model_dump_json(), rng.randint(1, 5), rng.uniform(0, 0.1), helpers)
-        for _ in range(2)
+        lines_until_killed(config.model_dump_json(), rng.randint(1, 5), rng.uniform(0, 0.1), helpers) for _ in range(2)
     ]
     runs.append(lines_until_killed(config.model_dump_json(), None, 0, helpers))
     steps = [[int(line[0]) for line in told] for told in runs]
     assert all(told == list(range(told[0], told[-1] + 1)) for told in steps), "no step is left out"
-    assert all(after[0] <= before[-1] for before, after in zip(steps, steps[1:], strict=False)), (
-        "nothing is lost"
-    )
+    # A step may be saved and not yet told when the kill comes; it is told first then.
+    assert all(after[0] <= before[-1] + 1 for before, after in zip(steps, steps[1:], strict=False)), "nothing is lost"
     assert steps[-1][-1] == STEPS
     for told in runs:
         for step, *cost, _ in told:

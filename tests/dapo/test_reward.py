@@ -16,9 +16,7 @@ def response(text: str, length: int = 4) -> Response:
 
 
 def custom(name: str, **changes: object) -> Scorer:
-    return Scorer(
-        RewardConfig(grader="custom", custom_reward_function=f"dapo_test_rewards:{name}", **changes), 48
-    )
+    return Scorer(RewardConfig(grader="custom", custom_reward_function=f"dapo_test_rewards:{name}", **changes), 48)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +66,7 @@ def test_kinds_of_results_may_differ_between_responses() -> None:
 
 
 @pytest.mark.parametrize("text", ["raise", "nan", "text", "none", "no score"])
-def test_a_failing_grader_fails_its_response_only(
-    text: str, make_group, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_grader_fails_its_response_only(text: str, make_group, caplog: pytest.LogCaptureFixture) -> None:
     scorer = custom("fragile", wrong_reward=-0.5)
     group = make_group([0.0, 0.0, 0.0])
     for item, content in zip(group.responses, [text, "int", text], strict=True):

@@ -73,9 +73,7 @@ def test_partial_batches_are_carried_across_rounds(make_group) -> None:
 
 
 @pytest.mark.parametrize(("round_size", "rounds", "surplus"), [(6, 1, 2), (2, 2, 0), (4, 1, 0), (64, 1, 60)])
-def test_round_and_batch_sizes_are_independent(
-    make_group, round_size: int, rounds: int, surplus: int
-) -> None:
+def test_round_and_batch_sizes_are_independent(make_group, round_size: int, rounds: int, surplus: int) -> None:
     next_round, _ = rounds_of([make_group([1.0, 0.0]) for _ in range(64)])
     batch = dynamic_sampling(next_round, 4, round_size=round_size, rule=SPREAD)
     assert (batch.rounds, batch.surplus, len(batch.groups)) == (rounds, surplus, 4)
@@ -105,9 +103,7 @@ def test_stops_after_exactly_the_cap_with_counts(make_group) -> None:
 def test_a_partial_batch_is_returned_when_asked_for(make_group, kept: int) -> None:
     groups = [make_group([1.0, 0.0])] * kept + [make_group([1.0, 1.0])] * 20
     next_round, sizes = rounds_of(groups)
-    batch = dynamic_sampling(
-        next_round, 4, round_size=4, rule=SPREAD, max_rounds=3, on_exhausted="train_partial"
-    )
+    batch = dynamic_sampling(next_round, 4, round_size=4, rule=SPREAD, max_rounds=3, on_exhausted="train_partial")
     assert (len(batch.groups), batch.exhausted, len(sizes)) == (kept, True, 3)
 
 
@@ -139,9 +135,7 @@ def test_a_key_that_one_response_lacks_drops_its_group_only(make_group) -> None:
     assert batch.groups == [whole]
 
 
-@given(
-    st.lists(st.booleans(), min_size=40, max_size=40), st.integers(1, 5), st.integers(1, 5), st.integers(1, 6)
-)
+@given(st.lists(st.booleans(), min_size=40, max_size=40), st.integers(1, 5), st.integers(1, 5), st.integers(1, 6))
 def test_every_group_and_token_is_accounted_for(mixed: list[bool], wanted: int, size: int, cap: int) -> None:
     from dapo.batch import Problem, Response, Score
 

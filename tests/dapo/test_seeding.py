@@ -13,7 +13,5 @@ def test_a_stream_depends_on_seed_and_purpose_only() -> None:
 
 
 def test_streams_are_distinct() -> None:
-    streams = [
-        draws(seed, name, number) for seed in (0, 1) for name in ("rollout", "val") for number in (1, 2, 11)
-    ]
+    streams = [draws(seed, name, number) for seed in (0, 1) for name in ("rollout", "val") for number in (1, 2, 11)]
     assert len({tuple(stream) for stream in streams}) == len(streams)

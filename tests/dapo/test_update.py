@@ -43,10 +43,14 @@ def gradients(policy: Policy, batch: TrainBatch, config: Config) -> tuple[torch.
     return torch.cat(found), result.metrics
 
 
+def assert_same_gradient(one: torch.Tensor, other: torch.Tensor) -> None:
+    """Equal but for float32's rounding, which differs with the order of summation."""
+    assert float(other.norm()) > 1e-3
+    assert float((one - other).norm()) < 1e-5 * float(other.norm())
+
+
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 50))
-def test_micro_batches_hold_each_sequence_once_and_keep_to_the_budget(
-    lengths: list[int], budget: int
-) -> None:
+def test_micro_batches_hold_each_sequence_once_and_keep_to_the_budget(lengths: list[int], budget: int) -> None:
     packed = micro_batches(lengths, budget)
     assert sorted(index for micro in packed for index in micro) == list(range(len(lengths)))
     assert all(len(micro) == 1 or sum(lengths[index] for index in micro) <= budget for micro in packed)
@@ -68,22 +72,20 @@ def test_the_gradient_does_not_depend_on_the_split(policy, make_config, mode: st
     assert whole.abs().max() > 1e-4
     for budget in budgets.values():
         split, others = gradients(policy, batch, make_config(**base, actor__ppo_max_token_len_per_gpu=budget))
-        torch.testing.assert_close(split, whole, atol=1e-7, rtol=1e-4)
+        assert_same_gradient(split, whole)
         assert others == pytest.approx(metrics, rel=1e-4, abs=1e-6)
 
 
 def test_token_mean_is_over_the_mini_batch(policy, make_config) -> None:
     """Lengths 4 and 1, one sequence a micro-batch: the gradient of sum / 5, not of a mean of means."""
     batch = make_batch([4, 1])
-    found, metrics = gradients(
-        policy, batch, make_config(actor__grad_clip=1e6, actor__ppo_max_token_len_per_gpu=1)
-    )
+    found, metrics = gradients(policy, batch, make_config(actor__grad_clip=1e6, actor__ppo_max_token_len_per_gpu=1))
     model = copy.deepcopy(policy.model)
     logprobs, _ = response_logprobs(model, batch.sequences, 1.0)
     advantages = torch.tensor([batch.advantages[0]] * 4 + [batch.advantages[1]])
     torch.autograd.backward(-(advantages * logprobs).sum() / 5)
     expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-4)
+    assert_same_gradient(found, expected)
     assert metrics["actor/pg_loss"] == pytest.approx(-float(advantages.sum()) / 5)
 
 
@@ -97,9 +99,7 @@ def test_mini_batches_count_prompts(prompts: int, sizes: list[int]) -> None:
     minis = list(mini_batches(make_batch(lengths, [4] * 4), prompts, ActorConfig()))
     assert [len(mini.indices) for mini in minis] == sizes
     assert [index for mini in minis for index in mini.indices] == list(range(16))
-    assert [mini.tokens for mini in minis] == [
-        sum(lengths[index] for index in mini.indices) for mini in minis
-    ]
+    assert [mini.tokens for mini in minis] == [sum(lengths[index] for index in mini.indices) for mini in minis]
     assert [len(w) for mini in minis for w in mini.weights] == lengths
     assert all(float(sum(w.sum() for w in mini.weights)) == pytest.approx(1.0) for mini in minis)
 
@@ -115,9 +115,7 @@ def test_several_steps_compare_with_the_policy_before_the_first(policy, make_con
     config = make_config(
         actor__ppo_mini_batch_size=1, actor__ppo_epochs=2, actor__optim={"lr": 1e-2, "lr_warmup_steps": 0}
     )
-    result = policy_update(
-        policy, make_optimizer(policy, OptimConfig()), make_batch([5] * 4, [2, 2]), config, 1
-    )
+    result = policy_update(policy, make_optimizer(policy, OptimConfig()), make_batch([5] * 4, [2, 2]), config, 1)
     assert (result.optimizer_steps, result.extra_forward) == (4, True)
     assert result.metrics["actor/ppo_kl"] != 0.0
     assert result.metrics["actor/pg_clipfrac"] > 0.0
@@ -139,7 +137,7 @@ def test_masked_responses_have_no_influence(policy, make_config) -> None:
     both.masks[1] = [False] * 4
     alone = make_batch([3])
     config = make_config(actor__grad_clip=1e6)
-    torch.testing.assert_close(gradients(policy, both, config)[0], gradients(policy, alone, config)[0])
+    assert_same_gradient(gradients(policy, both, config)[0], gradients(policy, alone, config)[0])
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])

@@ -189,9 +189,7 @@ def test_pick_names_the_nearest():
     assert pick(front, min_accuracy=0.3).number == 9
     assert pick(front, min_accuracy=0.1).number == 4
     assert pick(front, max_cost=7e12, min_accuracy=0.2).number == 4
-    with pytest.raises(
-        BadInput, match=r"--max-cost: got 1e\+12; need at least 2000000000000.0.*trial 4.*2 TFLOPs"
-    ):
+    with pytest.raises(BadInput, match=r"--max-cost: got 1e\+12; need at least 2000000000000.0.*trial 4.*2 TFLOPs"):
         pick(front, max_cost=1e12)
     with pytest.raises(BadInput, match=r"--min-accuracy: got 0.6; need at most 0.5.*trial 9"):
         pick(front, min_accuracy=0.6)
@@ -210,9 +208,7 @@ def test_pick_without_such_an_objective():
 
 def test_nothing_complete_is_no_feasible_trial():
     with pytest.raises(NoFeasibleTrial, match="1 failed, 1 running"):
-        Frontier.of(
-            sweep(), [trial(0, None, state=TrialState.FAILED), trial(1, None, state=TrialState.RUNNING)]
-        )
+        Frontier.of(sweep(), [trial(0, None, state=TrialState.FAILED), trial(1, None, state=TrialState.RUNNING)])
     with pytest.raises(NoFeasibleTrial, match="none yet"):
         Frontier.of(sweep(), [])
     for choose in (knee, pick):

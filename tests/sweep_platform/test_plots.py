@@ -85,9 +85,7 @@ def test_page_is_interactive_and_self_contained(tmp_path):
     save_frontier(frontier(), path, (128, 4))
     page = path.read_text(encoding="utf-8")
     assert not re.search(r"<script[^>]+src=", page)
-    traces = json.loads(
-        re.search(r"Plotly\.newPlot\(\s*\"[^\"]+\",\s*(\[.*?\]),\s*\{\"", page, re.S).group(1)
-    )
+    traces = json.loads(re.search(r"Plotly\.newPlot\(\s*\"[^\"]+\",\s*(\[.*?\]),\s*\{\"", page, re.S).group(1))
     assert {trace["name"] for trace in traces} == {"other trials", "frontier", "on the frontier", "knee"}
     (knee,) = (trace for trace in traces if trace["name"] == "knee")
     assert knee["text"] == ["1"] and "128 problems" in page

@@ -143,9 +143,7 @@ def test_mlflow_that_cannot_be_written_ends_nothing(tmp_path, run):
 def test_another_config_under_the_same_name_is_refused(tmp_path, run):
     path = write(tmp_path, TOY)
     run(path)
-    with pytest.raises(
-        BadInput, match=r"best.yaml:config.skill: got 0.9; need 0.5, as .*runs/best was started"
-    ):
+    with pytest.raises(BadInput, match=r"best.yaml:config.skill: got 0.9; need 0.5, as .*runs/best was started"):
         run(path, "skill=0.9")
     assert run(path, "skill=0.9", name="better").accuracy == 0.9
 

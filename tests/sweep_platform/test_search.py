@@ -114,9 +114,7 @@ def test_another_seed_gives_other_candidates(sampler: str) -> None:
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_finite_space_is_emptied_and_then_said_to_be(sampler: str) -> None:
-    spec = make_spec(
-        {"a": {"choice": ["x", "y"]}, "c": {"float": [0, 1], "step": 0.5, "when": "a == 'x'"}}, sampler
-    )
+    spec = make_spec({"a": {"choice": ["x", "y"]}, "c": {"float": [0, 1], "step": 0.5, "when": "a == 'x'"}}, sampler)
     records = run(spec, 4)
     assert {(trial.params["a"], trial.params.get("c")) for trial in records} == {
         ("x", 0.0), ("x", 0.5), ("x", 1.0), ("y", None)
@@ -214,9 +212,7 @@ def test_no_state_and_no_number_stops_the_search(
     searcher = Searcher(make_spec(CONDITIONAL, sampler))
     for number in range(9):
         suggestion = searcher.ask(number)
-        trial = record(
-            suggestion, state if number % 2 else TrialState.COMPLETE, values if number % 2 else None
-        )
+        trial = record(suggestion, state if number % 2 else TrialState.COMPLETE, values if number % 2 else None)
         searcher.tell(trial)
         searcher.tell(trial)
     assert searcher.ask(9).params

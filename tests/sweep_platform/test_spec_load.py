@@ -1,10 +1,14 @@
 """Loading a spec: what composes, and every fault a user can write, all at once, in one form."""
 
+import copy
 import re
 import shutil
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_platform.errors import BadInput
@@ -150,7 +154,7 @@ def test_all_faults_at_once() -> None:
         ("search.actor.clip_ratio_low.steps=3", "did you mean step?"),
         ("search.filter_groups.metric={choice: [acc]}", "did you mean algorithm.filter_groups.metric?"),
         ("search.algorithm.filter_groups={choice: [acc]}", "got unknown path 'algorithm.filter_groups'"),
-        ("search.rollout.n={choice: [4], when: 'statistic == 1'}", "did you mean algorithm.filter_groups.sta"),
+        ("search.rollout.n={choice: [4], when: 'statistic == 1'}", "did you mean algorithm."),
         ("search.rollout.n={choice: [4], when: 'model.path() == 1'}", "when: got"),
         ("search.rollout.n={choice: [4], when: 'model.path < 1'}", "need values that compare"),
         ("objectives=[]", "objectives: got []; need at least 1"),
@@ -181,11 +185,12 @@ def test_all_faults_at_once() -> None:
         ("priors=[3]", "priors.0: got 3"),
         ("priors=[../aime]", "need one of ['base'"),
         ("constraints=[3]", "constraints.0: got 3; need a string"),
+        ("objectives=[{metric: val/accuracy, direction: maximize}] budget.cost=5", "need an objective `cost/"),
         ("budget.cost=-1", "budget.cost: got -1"),
     ],
 )  # fmt: skip
 def test_each_fault_names_its_key_and_what_is_needed(override: str, told: str) -> None:
-    assert told in "\n".join(faults(AIME, override))
+    assert told in "\n".join(faults(AIME, *override.replace("] b", "]\nb").splitlines()))
 
 
 def test_conditions_that_lead_back_to_themselves_are_refused() -> None:
@@ -224,8 +229,10 @@ def test_conditions_that_lead_back_to_themselves_are_refused() -> None:
         (b"name: ${oc.env:NO_SUCH_VARIABLE}\n", "NO_SUCH_VARIABLE"),
         (b"name: ${name}\n", "own.yaml"),
         (b"a: &a [*a]\n", "own.yaml"),
+        (b"name: !!int x\n", "own.yaml: got invalid literal"),
+        (b"? [a]\n: 1\n", "own.yaml"),
         (b"name: x\n", "objectives: got nothing; need a value"),
-        (b"[" * 5000, "own.yaml"),
+        (b"[" * 1500, "own.yaml"),
     ],
 )
 def test_files_that_are_no_spec(spec_file: Path, content: bytes, told: str) -> None:
@@ -240,6 +247,15 @@ def test_paths_that_are_no_file(spec_file: Path) -> None:
     shutil.copy(spec_file, "own.yml")
     assert "need .yaml" in faults("own.yml")[0]
     assert "got no such file" in faults("no/such/folder/x.yaml")[0]
+    assert "need a file that can be read" in faults(f"{'x' * 300}.yaml")[0]
+
+
+def test_a_name_and_a_folder_may_hold_anything(tmp_path: Path) -> None:
+    folder = tmp_path / "it's, a [folder] = x"
+    folder.mkdir()
+    path = folder / "my own, spec=1.yaml"
+    path.write_text("defaults: [{model: tiny}, _self_]" + SMALL)
+    assert load_spec(path, ["budget.trials=3"]).budget.trials == 3
 
 
 def test_a_fault_is_told_where_it_was_written(spec_file: Path) -> None:
@@ -250,9 +266,7 @@ def test_a_fault_is_told_where_it_was_written(spec_file: Path) -> None:
     spec_file.write_text("data: {train_batch_size: 0}" + SMALL)
     assert faults("own.yaml")[0].startswith("own.yaml:data.train_batch_size: got 0")
     spec_file.write_text(SMALL)
-    assert faults("own.yaml", "data.train_batch_size=0")[0].startswith(
-        "override:data.train_batch_size: got 0"
-    )
+    assert faults("own.yaml", "data.train_batch_size=0")[0].startswith("override:data.train_batch_size: got 0")
     (spec_file.parent / "data" / "mine.yaml").write_text("train: a\ntrain: b\n")
     assert faults("own.yaml", "data=mine")[0].startswith("data/mine.yaml:2:1: got found duplicate key")
 
@@ -277,10 +291,38 @@ def test_a_trial_config_is_whole_valid_and_threaded(spec_file: Path) -> None:
     assert spec.base["rollout"]["n"] == 8
     assert config["trainer"]["num_threads"] == 2
     assert config["trainer"]["seed"] == 5
-    assert (
-        load_spec(spec_file, ["config.trainer.num_threads=1"]).trial_config({})["trainer"]["num_threads"] == 1
-    )
+    assert load_spec(spec_file, ["config.trainer.num_threads=1"]).trial_config({})["trainer"]["num_threads"] == 1
     assert load_spec(spec_file, ["config.trainer.seed=9", "seed=5"]).base["trainer"]["seed"] == 9
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every node below the root."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [place for key, value in items for place in ((*path, key), *places(value, (*path, key)))]
+
+
+WRITTEN = yaml.safe_load(AIME.read_text())
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(place=st.sampled_from(places(WRITTEN)), value=ANYTHING)
+def test_any_change_of_a_spec_loads_or_is_a_fault(place: tuple[Any, ...], value: Any) -> None:
+    tree = copy.deepcopy(WRITTEN)
+    node = tree
+    for key in place[:-1]:
+        node = node[key]
+    node[place[-1]] = value
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "changed.yaml"
+        path.write_text(yaml.safe_dump(tree, allow_unicode=True), "utf-8")
+        try:
+            load_spec(path)
+        except BadInput as error:
+            assert all(": got " in str(fault) and "\n" not in str(fault) for fault in error.faults)
 
 
 @settings(max_examples=25, deadline=None)

@@ -102,9 +102,7 @@ def test_a_sweep_becomes_a_parent_with_nested_runs(small, ledger, store, monkeyp
     assert (first["tags"]["state"], first["tags"]["origin"]) == ("complete", "prior:published")
     assert first["params"]["trainer.seed"] == "0" and "9000 characters" in first["params"]["prompt"]
     assert [step for step, _, _ in first["metrics"]["actor/entropy"]] == [0, 1, 2, 3, 4]
-    assert [value for _, value, _ in first["metrics"]["val/acc/mean:at:4"]] == pytest.approx(
-        [0, 0.1, 0.2, 0.3, 0.4]
-    )
+    assert [value for _, value, _ in first["metrics"]["val/acc/mean:at:4"]] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
     assert {value for _, value, _ in first["metrics"]["val/acc/mean_at_4"]} == {0.5}
     assert [(step, value) for step, value, _ in first["metrics"]["val/accuracy_se"]] == [(4, 0.02)]
     assert first["metrics"]["cost/flops"][-1][1] == 4e12
@@ -157,18 +155,14 @@ def test_an_interrupted_sweep_goes_on_in_the_same_runs(small, ledger, store):
     assert before["aime@1"]["status"] == before["aime/01"]["status"] == "KILLED"
     assert before["aime/00"]["status"] == "FINISHED"
 
-    again = small.SmallSweep(
-        ledger, MLflowObserver(ledger, store, flush_s=0.05), sweep=ledger.find_sweep("aime")
-    )
+    again = small.SmallSweep(ledger, MLflowObserver(ledger, store, flush_s=0.05), sweep=ledger.find_sweep("aime"))
     again.start(trial)
     for step in range(1, small.STEPS + 1):  # the checkpoint was at 0: step 1 is done again
         again.report(trial, step)
     again.finish(trial)
     again.end()
     after = runs_of(store, sweep.sweep)
-    assert {name: run["id"] for name, run in after.items()} == {
-        name: run["id"] for name, run in before.items()
-    }
+    assert {name: run["id"] for name, run in after.items()} == {name: run["id"] for name, run in before.items()}
     assert {run["status"] for run in after.values()} == {"FINISHED"}
     assert [step for step, _, _ in after["aime/01"]["metrics"]["actor/entropy"]] == [0, 1, 2, 3, 4]
     assert after["aime/00"] == before["aime/00"]

@@ -31,9 +31,7 @@ def generation_flops(prompt_length: int, responses: Sequence[Response], flops: F
     total = forward_flops(0, prompt_length, flops)
     # The last token is drawn and never fed back.
     return total + sum(
-        forward_flops(prompt_length, len(response.token_ids) - 1, flops)
-        for response in responses
-        if response.token_ids
+        forward_flops(prompt_length, len(response.token_ids) - 1, flops) for response in responses if response.token_ids
     )
 
 

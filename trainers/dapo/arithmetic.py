@@ -1,6 +1,6 @@
 """Generated data in AIME's format: integer answers 0-999, worked solutions, five levels, three disjoint splits.
 
-A problem is a chain such as 47+35-18. Its split is decided by a hash of its canonical form (the signed terms,
+A problem is a chain such as 47+5-8. Its split is decided by a hash of its canonical form (the signed terms,
 sorted), so that no problem, nor a reordering of it, is ever in two splits, whatever the sizes and seeds.
 """
 
@@ -21,7 +21,7 @@ SOURCES: dict[Split, str] = {"train": "arithmetic", "val": "arithmetic-aime", "h
 """Data source of each split."""
 LARGEST = 999
 """Answers and intermediate results lie in 0..LARGEST."""
-TEMPLATES = ("Find {}.", "Compute {}.", "What is {}?", "Find the value of {}.", "Evaluate {}.")
+TEMPLATES = ("Find {}.", "Compute {}.", "What is {}?", "Evaluate {}.")
 """Texts around a chain; a hash of the chain picks one."""
 _TRIES = 10_000
 """Draws in a row without a new problem, after which a split counts as exhausted."""
@@ -39,11 +39,11 @@ class Level(NamedTuple):
 
 
 LEVELS = {
-    1: Level(1, (11, 99), (2, 9)),
-    2: Level(2, (11, 99), (2, 9)),
-    3: Level(3, (11, 99), (2, 9)),
-    4: Level(2, (101, 979), (2, 9)),
-    5: Level(2, (11, 99), (11, 99)),
+    1: Level(1, (10, 99), (1, 6)),
+    2: Level(2, (10, 99), (1, 6)),
+    3: Level(3, (10, 99), (1, 6)),
+    4: Level(2, (101, 979), (1, 6)),
+    5: Level(2, (10, 99), (5, 19)),
 }
 """Easy to hard."""
 
@@ -58,18 +58,16 @@ class Step(NamedTuple):
     @property
     def result(self) -> int:
         """The right result."""
-        if self.operator == "*":
-            return self.left * self.right
         return self.left + self.right if self.operator == "+" else self.left - self.right
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Numbers joined by operators, worked from left to right; a product comes first only."""
+    """Numbers joined by + and -, worked from left to right."""
 
     numbers: tuple[int, ...]
     operators: str
-    """One of + - * between each two numbers."""
+    """One of + - between each two numbers."""
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -87,17 +85,15 @@ class Chain:
 
     @property
     def text(self) -> str:
-        """The chain as written, such as 7*38+12."""
+        """The chain as written, such as 47+5-8."""
         rest = zip(self.operators, self.numbers[1:], strict=True)
         return str(self.numbers[0]) + "".join(f"{operator}{number}" for operator, number in rest)
 
     @cached_property
     def canonical(self) -> str:
         """The same for every order of the same signed terms."""
-        factors = 2 if self.operators[0] == "*" else 1
-        first = "+" + "*".join(str(factor) for factor in sorted(self.numbers[:factors]))
-        rest = zip(self.operators[factors - 1 :], self.numbers[factors:], strict=True)
-        return "".join(sorted([first, *(f"{operator}{number}" for operator, number in rest)]))
+        rest = zip(self.operators, self.numbers[1:], strict=True)
+        return "".join(sorted([f"+{self.numbers[0]}", *(f"{operator}{number}" for operator, number in rest)]))
 
     @cached_property
     def digest(self) -> int:

@@ -136,7 +136,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """What a trainer reports after each update (and once before the first, at step 0, if it evaluates then)."""
+    """What a trainer reports after each update (and at step 0, if it evaluates then)."""
 
     step: int
     """Updates done."""

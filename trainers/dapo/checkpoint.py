@@ -122,9 +122,7 @@ class Checkpoints:
             work.rename(target)
             _sync(self.folder)
         except OSError as error:
-            raise CheckpointError(
-                f"trainer.default_local_dir: {self.folder} can't be written ({error})"
-            ) from error
+            raise CheckpointError(f"trainer.default_local_dir: {self.folder} can't be written ({error})") from error
         for _, old in self._paths()[: -self.keep]:
             shutil.rmtree(old, ignore_errors=True)
         return target
@@ -161,9 +159,7 @@ class Checkpoints:
         target.mkdir()
         for path in left:
             path.rename(target / path.name)
-        logger.warning(
-            "%s: %d checkpoints of an earlier run are now in %s", self.folder, len(left), target.name
-        )
+        logger.warning("%s: %d checkpoints of an earlier run are now in %s", self.folder, len(left), target.name)
 
     def note_progress(self, step: int, cost: Cost) -> None:
         """Record what has been spent, so that a kill doesn't hide it; not being able to is no harm."""
@@ -207,9 +203,7 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def differing_keys(
-    one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = ""
-) -> dict[str, tuple[Any, Any]]:
+def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
     """Return the dotted paths at which two nested configs differ, with both values."""
     found: dict[str, tuple[Any, Any]] = {}
     for key in sorted({*one, *other}):
@@ -232,9 +226,7 @@ def _check_config(found: Found, config: Config) -> None:
         elif not key.startswith("trainer."):
             logger.warning("%s: resumed with %r, was %r", key, now, was)
     if refused:
-        refused.append(
-            "put these back, or set another trainer.default_local_dir, or trainer.resume_mode: disable"
-        )
+        refused.append("put these back, or set another trainer.default_local_dir, or trainer.resume_mode: disable")
         raise CheckpointError("; ".join(refused))
 
 
@@ -249,9 +241,7 @@ def _read(path: Path) -> Found:
         damaged = [name for name, checksum in manifest.items() if _checksum(path / name) != checksum]
         content = json.loads((path / STATE).read_text("utf-8"))
         if damaged or not {STATE, OPTIMIZER} <= set(manifest):
-            raise CheckpointError(
-                f"{path}: damaged ({', '.join(damaged) or MANIFEST} differs from its checksum)"
-            )
+            raise CheckpointError(f"{path}: damaged ({', '.join(damaged) or MANIFEST} differs from its checksum)")
         if content["format"] != FORMAT:
             raise CheckpointError(f"{path}: got format {content['format']}; need {FORMAT}")
         # Through Config, so that a setting that is newer than the checkpoint counts as its default.

@@ -182,9 +182,10 @@ class RewardConfig(Section):
     """How a response is scored."""
 
     grader: Literal["integer", "custom"] = "integer"
-    """`integer`: the AIME rule, the last stated answer as an integer 0-999. `custom`: `custom_reward_function`."""
+    """`integer`: the last stated answer, as an integer (AIME's rule). `custom`: `custom_reward_function`."""
     custom_reward_function: str | None = None
-    """`package.module:function`, called as f(data_source, solution_str, ground_truth, extra_info) -> float or dict."""
+    """`package.module:function`, called as f(data_source, solution_str, ground_truth, extra_info), which returns
+    a float, or a dict with `score`, perhaps `acc` and `pred`, and any numbers to filter on."""
     correct_reward: float = 1.0
     """Score of a right answer."""
     wrong_reward: float = -1.0

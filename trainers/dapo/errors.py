@@ -6,6 +6,8 @@
     ├── NonFinite            a loss, gradient or log-prob that is NaN or infinite
     ├── SamplingExhausted    still short of groups after `max_num_gen_batches` rounds
     └── CheckpointError      a checkpoint of another config, or a damaged one
+
+Each message can be shown to a user as it is.
 """
 
 from __future__ import annotations

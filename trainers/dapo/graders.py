@@ -31,9 +31,7 @@ _REMARK = re.compile(
 )
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit)\s*\{(?P<inside>[^{}]*)\}")
 _EQUATION = re.compile(r"^[A-Za-z][A-Za-z_+\- ]*=(?P<right>[^=]*)$")
-_INTEGER = re.compile(
-    r"(?P<sign>[-+−]?)\s?(?P<digits>[0-9]+|[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+)(?:\.0*)?"
-)
+_INTEGER = re.compile(r"(?P<sign>[-+−]?)\s?(?P<digits>[0-9]+|[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+)(?:\.0*)?")
 _AROUND = " \t\r\n*_`\"'“”‘’$"
 _AFTER = _AROUND + ".,;:\\"
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from dapo.batch import Fault
 from dapo.config import Config
-from dapo.data import GENERATED, load_dataset
+from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError
 from dapo.model_config import DecoderConfig
 from dapo.reward import import_reward_function
 from dapo.sampling import KNOWN_METRICS
+from dapo.tokenizer import Tokenizer
 
 TINY_HEADS = (4, 2)
 """Attention heads and key-value heads of the embedded model (`dapo.warmstart.SHAPE`)."""
@@ -52,9 +53,7 @@ def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
     if not any(folder.glob("model*.safetensors")):
         missing.append("model.safetensors")
     if missing:
-        got = (
-            f"{path!r}, without {', '.join(missing)}" if folder.is_dir() else f"{path!r}, which is no folder"
-        )
+        got = f"{path!r}, without {', '.join(missing)}" if folder.is_dir() else f"{path!r}, which is no folder"
         return [Fault("model.path", got, need, do)], None
     try:
         decoder = DecoderConfig.from_dict(json.loads((folder / "config.json").read_text("utf-8")))
@@ -64,17 +63,46 @@ def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
 
 
 def _data(config: Config) -> Iterator[Fault]:
+    """Read both data sets, and measure their prompts where the model's tokenizer is at hand."""
+    tokenizer = _tokenizer(config)
     for key, source in (("data.train", config.data.train), ("data.val", config.data.val)):
         if source in GENERATED or (Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE):
             continue
         try:
-            load_dataset(source, config.reward.grader)
+            dataset = load_dataset(source, config.reward.grader)
         except DapoError as error:
             lines = str(error).split("\n")
             more = f" (and {len(lines) - 1} more faults in it)" if len(lines) > 1 else ""
-            yield Fault(
-                key, f"{lines[0]}{more}", "a data set that can be read", "correct the file, or name another"
-            )
+            need, do = "a data set that can be read", "correct the file, or name another"
+            yield Fault(key, f"{lines[0]}{more}", need, do)
+        else:
+            if tokenizer is not None and not config.data.filter_overlong_prompts:
+                yield from _prompt_lengths(config, dataset, tokenizer, key)
+
+
+def _tokenizer(config: Config) -> Tokenizer | None:
+    """Load the tokenizer of a model folder; None where that isn't possible or not yet."""
+    if config.model.path == "tiny":
+        return None
+    try:
+        return Tokenizer.load(Path(config.model.path))
+    except DapoError:
+        return None
+
+
+def _prompt_lengths(config: Config, dataset: Dataset, tokenizer: Tokenizer, key: str) -> Iterator[Fault]:
+    template, limit = config.data.prompt_template, config.data.max_prompt_length
+    prompts = [tokenizer.prompt(problem.problem, template) for problem in dataset.problems]
+    lengths = [len(ids) for ids in tokenizer.encode_batch(prompts)]
+    longer = sum(length > limit for length in lengths)
+    if longer:
+        identity = dataset.problems[lengths.index(max(lengths))].problem_id
+        yield Fault(
+            "data.max_prompt_length",
+            str(limit),
+            f"{max(lengths)} tokens for problem {identity} of {key} ({longer} of {len(lengths)} are longer)",
+            "raise it, or set data.filter_overlong_prompts",
+        )
 
 
 def _batches(config: Config) -> Iterator[Fault]:
@@ -149,9 +177,7 @@ def _reward(config: Config) -> Iterator[Fault]:
             import_reward_function(path)
         except DapoError as error:
             need = "package.module:function, importable here"
-            yield Fault(
-                "reward.custom_reward_function", f"{path!r}: {error}", need, "correct it, or PYTHONPATH"
-            )
+            yield Fault("reward.custom_reward_function", f"{path!r}: {error}", need, "correct it, or PYTHONPATH")
     rewards = (config.reward.correct_reward, config.reward.wrong_reward)
     if not all(map(math.isfinite, rewards)) or rewards[0] <= rewards[1]:
         need = f"more than reward.wrong_reward, which is {rewards[1]}, and both finite"

@@ -81,9 +81,7 @@ class Scorer:
             try:
                 self._function = import_reward_function(config.custom_reward_function)
             except DapoError as error:
-                raise DapoError(
-                    f"reward.custom_reward_function: {config.custom_reward_function}: {error}"
-                ) from error
+                raise DapoError(f"reward.custom_reward_function: {config.custom_reward_function}: {error}") from error
 
     def score(self, groups: Sequence[RolloutGroup]) -> Sequence[RolloutGroup]:
         """Fill `scores` of every group, and return the groups."""
@@ -145,9 +143,7 @@ class Scorer:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, bool | int | float) or (
-        hasattr(value, "__float__") and not isinstance(value, str)
-    )
+    return isinstance(value, bool | int | float) or (hasattr(value, "__float__") and not isinstance(value, str))
 
 
 def _finite(value: Any) -> float:

@@ -172,9 +172,7 @@ def dynamic_sampling(
     return batch
 
 
-def _place(
-    batch: SampledBatch, group: RolloutGroup, wanted: int, rule: FilterRule | None, metric: str
-) -> None:
+def _place(batch: SampledBatch, group: RolloutGroup, wanted: int, rule: FilterRule | None, metric: str) -> None:
     """Count a group, and keep it, filter it or drop it as surplus."""
     accuracies = [score.acc for score in group.scores]
     batch.generated += 1

@@ -119,9 +119,7 @@ def update_policy(run: Run, batch: TrainBatch) -> dict[str, float]:
         result = policy_update(run.policy, run.optimizer, batch, config, run.state.step + 1)
     if result.optimizer_steps == 0:
         run.state.skipped_updates += 1
-        logger.warning(
-            "update %d is skipped: no group, or no unmasked token, to train on", run.state.step + 1
-        )
+        logger.warning("update %d is skipped: no group, or no unmasked token, to train on", run.state.step + 1)
         return result.metrics
     run.meter.spend(
         update_flops(

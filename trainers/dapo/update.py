@@ -191,9 +191,7 @@ class _Update:
         loss = 0.0
         for packed in micro_batches([lengths[index] for index in mini.indices], budget):
             loss += self._backward(mini, packed)
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.policy.model.parameters(), self.config.actor.grad_clip
-        ).item()
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.config.actor.grad_clip).item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NonFinite(
                 f"actor/pg_loss, actor/grad_norm: got {loss}, {norm}; need finite numbers; "

@@ -78,10 +78,12 @@ def pareto(
     """Show the frontier between quality and compute: the trials that no other beats in every objective."""
     with Home.locate().ledger() as ledger:
         found = frontier(ledger, sweep)
-    if plot is not None:
-        from sweep_platform.plots import save_frontier
+        if plot is not None:
+            from sweep_platform.plots import evaluation_size, save_frontier
 
-        save_frontier(found, plot)
+            trials = ledger.trials(find_sweep(ledger, sweep).id)
+            knee = next(trial for trial in trials if trial.number == found.knee.number)
+            save_frontier(found, plot, evaluation_size(ledger.evaluations(knee.id)))
     if as_json:
         typer.echo(json.dumps(found.to_json()))
         return

@@ -63,14 +63,15 @@ def open_sweep(
     lease = ledger.acquire_sweep(sweep.id, f"{socket.gethostname()}:{os.getpid()}", ttl_s=LEASE_S)
     with _terminate_as_interrupt(), _kept(ledger, lease):
         ledger.reconcile(lease)
+        feasibility = Feasibility(spec, trainer)
         driver = Driver(
             ledger=ledger,
             lease=lease,
             sweep=sweep,
             spec=spec,
             trainer=trainer,
-            searcher=Searcher(spec),
-            feasibility=Feasibility(spec, trainer),
+            searcher=Searcher(spec, feasibility.impossible()),
+            feasibility=feasibility,
             observers=observers,
             home=home,
         )

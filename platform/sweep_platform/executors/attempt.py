@@ -15,9 +15,7 @@ from sweep_platform.trainers import StepMetrics, Trainer
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
-def run_attempt(
-    trainer: Trainer, config: Mapping[str, Any], report: Callable[[StepMetrics], bool]
-) -> Ended | Crashed:
+def run_attempt(trainer: Trainer, config: Mapping[str, Any], report: Callable[[StepMetrics], bool]) -> Ended | Crashed:
     """Train, and say how it ended. What `report` raises is raised again once the trainer has stopped.
 
     A trainer that is told to stop may leave a checkpoint first, so a failure in `report` stops it like that.

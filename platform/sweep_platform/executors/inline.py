@@ -30,7 +30,5 @@ class InlineExecutor:
 
     def _run(self, driver: Driver, assignment: Assignment) -> None:
         with threads_limited(assignment.threads):
-            outcome = run_attempt(
-                driver.trainer, assignment.config, lambda step: driver.report(assignment, step)
-            )
+            outcome = run_attempt(driver.trainer, assignment.config, lambda step: driver.report(assignment, step))
         driver.finish(assignment, outcome)

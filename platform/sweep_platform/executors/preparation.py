@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import IO, Any
 
 from sweep_platform.errors import PlatformError
@@ -37,8 +38,12 @@ class Preparation:
             start_new_session=True,
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"trainer": trainer, "config": config}).encode() + b"\n")
-        self._process.stdin.close()
+        task = json.dumps({"trainer": trainer, "config": config})
+        with suppress(BrokenPipeError):  # it died at once: `wait` says so
+            self._process.stdin.write(task.encode() + b"\n")
+            self._process.stdin.flush()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def __enter__(self) -> Preparation:
         return self

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,7 +117,11 @@ class _Bridge:
         self._assignments: dict[str, Assignment] = {}
         self._outcomes: dict[str, Outcome] = {}
 
-    def suggest(self, trial_id: str) -> Any:
+    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
+        """Leave the driver out of what Tune saves of itself, which nobody reads."""
+        return object, ()
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Start the driver's next attempt as Tune's trial."""
         step = self._guarded(self.driver.next_trial)
         if step is None:
@@ -166,9 +172,7 @@ class _DriverSearcher(Searcher):
         """Tune wants a trial."""
         return self._bridge.suggest(trial_id)
 
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Tune is done with a trial."""
         self._bridge.ended(trial_id)
 
@@ -217,7 +221,8 @@ def connected(address: str | None, cores: int) -> Iterator[Path]:
     with _environment(_QUIET), _silent():
         try:
             if started:
-                _connect(address, cores, folder)
+                with _sigterm_kept():
+                    _connect(address, cores, folder)
             yield folder
         finally:
             if started:
@@ -241,6 +246,15 @@ def _connect(address: str | None, cores: int, folder: Path) -> None:
     except Exception as error:
         where = f"join the cluster at {address}" if address else "start on this machine"
         raise PlatformError(f"Ray can't {where}: {one_line(error)}") from error
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Keep the handler of SIGTERM, over which connecting puts Ray's own."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _short_folder() -> str:

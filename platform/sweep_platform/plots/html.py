@@ -29,9 +29,7 @@ def figure(picture: Picture) -> go.Figure:
         xs, ys = zip(*picture.steps, strict=True)
         line = {"color": "rgba(0, 114, 178, 0.45)", "width": 2.5}
         chart.add_trace(
-            go.Scatter(
-                x=xs, y=ys, mode="lines", name="frontier", line=line, hoverinfo="skip", showlegend=True
-            )
+            go.Scatter(x=xs, y=ys, mode="lines", name="frontier", line=line, hoverinfo="skip", showlegend=True)
         )
     if front:
         chart.add_trace(_dots(front, "on the frontier", FRONT_COLOUR, 12, "circle", labelled=True))
@@ -48,9 +46,7 @@ def figure(picture: Picture) -> go.Figure:
     return chart
 
 
-def _dots(
-    dots: list[Dot], name: str, colour: str, size: int, symbol: str, *, labelled: bool = False
-) -> go.Scatter:
+def _dots(dots: list[Dot], name: str, colour: str, size: int, symbol: str, *, labelled: bool = False) -> go.Scatter:
     return go.Scatter(
         x=[dot.x for dot in dots],
         y=[dot.y for dot in dots],

@@ -99,9 +99,7 @@ class Picture:
         return cls(
             title=f"{frontier.address}: {y_title} against {against}",
             caption=_caption(frontier, evaluated, any(dot.error is not None for dot in dots)),
-            x=_axis("trial", "", [])
-            if x_at is None
-            else _axis_of(frontier.goals[x_at], [dot.x for dot in dots]),
+            x=_axis("trial", "", []) if x_at is None else _axis_of(frontier.goals[x_at], [dot.x for dot in dots]),
             y=Axis(y_title, frontier.goals[y_at].metric, False, (), ()),
             dots=dots,
             steps=_steps(front, max(dot.x for dot in dots)) if _is_trade_off(frontier.goals) else (),

@@ -82,9 +82,7 @@ class Production:
     """The trainer's own `Config`."""
 
 
-def export(
-    ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "dapo", force: bool = False
-) -> Path:
+def export(ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "dapo", force: bool = False) -> Path:
     """Write a complete trial's config as a production file.
 
     Args:
@@ -102,9 +100,7 @@ def export(
     if to not in FORMATS:
         faults.append(Fault("--to", repr(to), f"one of {list(FORMATS)}", "choose one of these"))
     if out.exists() and not force:
-        faults.append(
-            Fault("--out", f"{out}, which exists", "a new file", "choose another name, or add --force")
-        )
+        faults.append(Fault("--out", f"{out}, which exists", "a new file", "choose another name, or add --force"))
     if faults:
         raise BadInput(faults)
     sweep, record = _find(ledger, address, trial)
@@ -125,9 +121,7 @@ def _find(ledger: Ledger, address: str, number: int) -> tuple[SweepRecord, Trial
     sweep = ledger.find_sweep(address)
     if sweep is None:
         known = sorted({record.name for record in ledger.sweeps()})
-        raise BadInput(
-            [Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")]
-        )
+        raise BadInput([Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")])
     trials = {trial.number: trial for trial in ledger.trials(sweep.id)}
     complete = [point.number for point in points(sweep, trials.values())]
     if number not in complete:
@@ -171,9 +165,7 @@ def _header(document: ProductionFile, out: Path) -> str:
     if origin is not None:
         lines.append(f"Trial {origin.trial} of sweep {origin.sweep}@{origin.version}.")
         if origin.accuracy is not None:
-            lines.append(
-                f"Measured {origin.accuracy_metric} {units.accuracy(origin.accuracy, origin.accuracy_se)}."
-            )
+            lines.append(f"Measured {origin.accuracy_metric} {units.accuracy(origin.accuracy, origin.accuracy_se)}.")
         if origin.cost_metric is not None and origin.cost is not None:
             lines.append(f"Paid {origin.cost_metric} {units.metric(origin.cost_metric, origin.cost)}.")
     lines.append(f"Run it, and again to resume: platform train {out}")

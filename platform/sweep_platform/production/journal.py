@@ -76,9 +76,7 @@ class Journal:
     def begin(self, config: Mapping[str, Any]) -> None:
         """Record the start of a run, or of its continuation."""
         now = datetime.now(UTC).isoformat()
-        self._save(
-            {"created_at": now} | self.head | {"config": dict(config), "state": "running", "reason": None}
-        )
+        self._save({"created_at": now} | self.head | {"config": dict(config), "state": "running", "reason": None})
 
     def end(self, state: str, reason: str | None = None) -> None:
         """Record how the run ended: complete, failed or interrupted."""

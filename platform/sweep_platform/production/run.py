@@ -217,9 +217,7 @@ def _preflight(path: Path, production: Production, config: BaseModel) -> None:
         raise BadInput([Fault(f"{path}:config.{f.key}", f.got, f.need, f.do) for f in found])
 
 
-def _result(
-    journal: Journal, metric: str, *, resumed_from: int | None, finished_before: bool
-) -> ProductionResult:
+def _result(journal: Journal, metric: str, *, resumed_from: int | None, finished_before: bool) -> ProductionResult:
     last = journal.steps[-1]
     return ProductionResult(
         name=journal.folder.name,

@@ -117,9 +117,7 @@ def _frozen(spec: SweepSpec, space: Space, told: Sequence[Told]) -> list[FrozenT
     from optuna.trial import TrialState, create_trial
 
     measured = [item.values for item in told if item.verdict is Verdict.GOOD and item.values]
-    neutral = [statistics.median(column) for column in zip(*measured, strict=True)] or [0.0] * len(
-        spec.objectives
-    )
+    neutral = [statistics.median(column) for column in zip(*measured, strict=True)] or [0.0] * len(spec.objectives)
     constrained = any(item.verdict is Verdict.BAD for item in told)
     trials = []
     for item in told:

@@ -22,7 +22,7 @@ from sweep_platform.spec import SweepSpec
 MAX_REFUSED = 64
 """Refused candidates in one `ask`, after which the space counts as infeasible."""
 _ATTEMPTS = {"gp": 2, "grid": 0}
-"""How often a sampler is asked before the space is filled at random; gp repeats itself at half a second each."""
+"""How often a sampler is asked before the space is filled at random (gp takes half a second each time)."""
 _ATTEMPTS_OF_OTHERS = 8
 _FILLS = 1000
 """Random draws from a continuous space before it counts as exhausted."""
@@ -140,9 +140,7 @@ class Searcher:
         for params, origin, state in self._candidates(number):
             if params_hash(params) not in seen:
                 return params, origin, state
-        message = (
-            f"search: got {len(seen)} candidates, all there are; need none more; enlarge search to go on"
-        )
+        message = f"search: got {len(seen)} candidates, all there are; need none more; enlarge search to go on"
         raise SpaceExhausted(message, refused)
 
     def _candidates(self, number: int) -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:

@@ -35,13 +35,9 @@ class Space:
     """The searched parameters of a spec. A parameter whose condition doesn't hold keeps its base value."""
 
     def __init__(self, spec: SweepSpec, impossible: Impossible = MappingProxyType({})) -> None:
-        self.domains = {
-            path: _without(domain, impossible.get(path, {})) for path, domain in spec.search.items()
-        }
+        self.domains = {path: _without(domain, impossible.get(path, {})) for path, domain in spec.search.items()}
         self._when = {
-            path: Expression.parse(domain.when)
-            for path, domain in spec.search.items()
-            if domain.when is not None
+            path: Expression.parse(domain.when) for path, domain in spec.search.items() if domain.when is not None
         }
         self._base = flatten(spec.base)
         self._order = self._dependencies_first()

@@ -43,9 +43,7 @@ class TrainerChecks:
             return None
         for key in set(config) & set(_OWN):
             need = f"{key} as a key of the spec"
-            faults.append(
-                Fault(self.where(f"config.{key}"), show(config[key]), need, "move it out of config")
-            )
+            faults.append(Fault(self.where(f"config.{key}"), show(config[key]), need, "move it out of config"))
         sections = {key: value for key, value in config.items() if key not in _OWN}
         self._seed(sections, tree.get("seed"))
         try:
@@ -60,12 +58,7 @@ class TrainerChecks:
     def _seed(self, sections: dict[str, Any], seed: Any) -> None:
         """The sweep's seed seeds the trials too, unless their config names one."""
         trainer = sections.get("trainer", {})
-        if (
-            "trainer.seed" in self.paths
-            and isinstance(trainer, Mapping)
-            and isinstance(seed, int)
-            and seed >= 0
-        ):
+        if "trainer.seed" in self.paths and isinstance(trainer, Mapping) and isinstance(seed, int) and seed >= 0:
             sections["trainer"] = {"seed": seed, **trainer}
 
     def search(self, domains: Mapping[str, Domain], faults: list[Fault]) -> None:
@@ -75,16 +68,12 @@ class TrainerChecks:
             info = self.fields.get(path)
             if info is None:
                 advice = did_you_mean(path, sorted(self.paths), "name a field of the trainer's config")
-                faults.append(
-                    Fault(self.where(key), f"unknown path {path!r}", "a field of the config", advice)
-                )
+                faults.append(Fault(self.where(key), f"unknown path {path!r}", "a field of the config", advice))
                 continue
             for value in domain.samples():
                 if (need := refuse_value(info, value)) is not None:
                     place = self.where(f"{key}.{domain.kind}")
-                    faults.append(
-                        Fault(place, show(value), f"{need}, as {path} takes", "take it out, or change it")
-                    )
+                    faults.append(Fault(place, show(value), f"{need}, as {path} takes", "take it out, or change it"))
 
     def conditions(
         self,
@@ -102,9 +91,7 @@ class TrainerChecks:
                 depends[path] = found.names if found else frozenset()
         for path in _cycle(depends):
             need = "conditions that don't depend on each other in a circle"
-            faults.append(
-                Fault(self.where(f"search.{path}.when"), show(domains[path].when), need, "drop one of them")
-            )
+            faults.append(Fault(self.where(f"search.{path}.when"), show(domains[path].when), need, "drop one of them"))
         for index, text in enumerate(constraints if isinstance(constraints, list) else ()):
             if isinstance(text, str):
                 self._constraint(text, f"constraints.{index}", values, faults)
@@ -114,9 +101,7 @@ class TrainerChecks:
         if bound is None:
             self._expression(text, key, values, faults)
         elif not metrics.exists(bound.metric):
-            faults.append(
-                Fault(self.where(key), repr(bound.metric), metrics.NEED, metrics.advice(bound.metric))
-            )
+            faults.append(Fault(self.where(key), repr(bound.metric), metrics.NEED, metrics.advice(bound.metric)))
 
     def _expression(
         self, text: str, key: str, values: Mapping[str, Any] | None, faults: list[Fault]
@@ -129,16 +114,12 @@ class TrainerChecks:
         unknown = sorted(expression.names - self.paths)
         for name in unknown:
             advice = did_you_mean(name, sorted(self.paths), "name a field, or quote a string: 'mean'")
-            faults.append(
-                Fault(self.where(key), f"unknown name {name!r}", "fields of the trainer's config", advice)
-            )
+            faults.append(Fault(self.where(key), f"unknown name {name!r}", "fields of the trainer's config", advice))
         if not unknown and values is not None:
             try:
                 expression.evaluate(values)
             except ExpressionError as error:
-                faults.append(
-                    Fault(self.where(key), show(text), f"values that compare ({error})", "rewrite it")
-                )
+                faults.append(Fault(self.where(key), show(text), f"values that compare ({error})", "rewrite it"))
         return expression
 
 
@@ -175,6 +156,8 @@ def objective_faults(objectives: Any, where: Where) -> list[Fault]:
 def check_spec(spec: SweepSpec, devices: int | None = None, source: str | Path | None = None) -> None:
     """Run the trainer's preflight on the base config: files, lengths, sizes against the devices.
 
+    A value that every trial replaces is left to the search.
+
     Args:
         spec: a loaded spec.
         devices: devices of one trial; None takes the spec's `hardware.devices`.
@@ -186,7 +169,8 @@ def check_spec(spec: SweepSpec, devices: int | None = None, source: str | Path |
     trainer = load_trainer(spec.trainer)
     config = trainer.Config.model_validate(spec.trial_config({}))
     found: Sequence[Any] = trainer.preflight(config, devices or spec.hardware.devices)
-    if found:
-        raise BadInput(
-            [Fault(f"{source or spec.name}:{user_key(f.key)}", f.got, f.need, f.do) for f in found]
-        )
+    replaced = {path for path, domain in spec.search.items() if domain.when is None}
+    place = source or spec.name
+    faults = [Fault(f"{place}:{user_key(f.key)}", f.got, f.need, f.do) for f in found if f.key not in replaced]
+    if faults:
+        raise BadInput(faults)

@@ -37,10 +37,7 @@ class Composed:
 
     def where(self, key: str) -> str:
         """`file:key` of the place where the user wrote `key`."""
-        if any(
-            key == over or key.startswith(f"{over}.") or over.startswith(f"{key}.")
-            for over in self.overridden
-        ):
+        if any(key == over or key.startswith(f"{over}.") or over.startswith(f"{key}.") for over in self.overridden):
             return f"override:{key}"
         group, _, rest = key.partition(".")
         written = read_yaml(self.path)
@@ -74,35 +71,37 @@ def read_yaml(path: Path) -> dict[str, Any]:
     from omegaconf._utils import get_yaml_loader
 
     where = shown(path)
-    if path.is_dir():
-        raise BadInput([Fault(where, "a folder", "a .yaml file", "name a file in it")])
-    if not path.is_file():
-        near = sorted(p.stem for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        raise BadInput(
-            [Fault(where, "no such file", "a .yaml file", f"there are {near}" if near else "check the path")]
-        )
+    data = _read_bytes(path, where)
     try:
-        data = path.read_bytes()
-        if len(data) > _MAX_BYTES:
-            raise BadInput([Fault(where, f"{len(data)} bytes", f"at most {_MAX_BYTES}", "name a sweep spec")])
         tree = yaml.load(data.decode("utf-8"), Loader=get_yaml_loader())
-    except OSError as error:
-        raise BadInput(
-            [Fault(where, str(error.strerror), "a file that can be read", "check its permissions")]
-        ) from error
     except UnicodeDecodeError as error:
         got = f"byte 0x{data[error.start]:02x} at {error.start}"
         raise BadInput([Fault(where, got, "UTF-8 text", "name a YAML file")]) from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         raise BadInput([yaml_fault(error, where)]) from error
     _check_size(tree, where)
     if tree is None:
         raise BadInput([Fault(where, "an empty file", "a sweep spec", "start from sweeps/aime.yaml")])
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
-        raise BadInput(
-            [Fault(where, type(tree).__name__, "a mapping of names to values", "write key: value lines")]
-        )
+        raise BadInput([Fault(where, type(tree).__name__, "a mapping of names to values", "write key: value lines")])
     return tree
+
+
+def _read_bytes(path: Path, where: str) -> bytes:
+    try:
+        if path.is_dir():
+            raise BadInput([Fault(where, "a folder", "a .yaml file", "name a file in it")])
+        if not path.is_file():
+            near = sorted(file.stem for file in path.parent.glob("*.yaml"))
+            do = f"there are {near}" if near else "check the path"
+            raise BadInput([Fault(where, "no such file", "a .yaml file", do)])
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadInput([Fault(where, reason, "a file that can be read", "check path and permissions")]) from error
+    if len(data) > _MAX_BYTES:
+        raise BadInput([Fault(where, f"{len(data)} bytes", f"at most {_MAX_BYTES}", "name a sweep spec")])
+    return data
 
 
 def _check_size(tree: Any, where: str) -> None:
@@ -113,9 +112,7 @@ def _check_size(tree: Any, where: str) -> None:
         seen += 1
         if depth > _MAX_DEPTH or seen > _MAX_NODES:
             need = f"at most {_MAX_DEPTH} levels and {_MAX_NODES} values, aliases counted"
-            raise BadInput(
-                [Fault(where, "a larger or an endless tree", need, "write values instead of aliases")]
-            )
+            raise BadInput([Fault(where, "a larger or an endless tree", need, "write values instead of aliases")])
         children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
         todo += [(child, depth + 1) for child in children]
 
@@ -162,9 +159,7 @@ def _defaults(written: Mapping[str, Any], where: str) -> dict[str, str]:
     """The groups in a spec's defaults list: `- model: tiny`."""
     entries = written.get("defaults", [])
     if not isinstance(entries, list):
-        raise BadInput(
-            [Fault(f"{where}:defaults", repr(entries), "a list such as [{model: tiny}]", "write a list")]
-        )
+        raise BadInput([Fault(f"{where}:defaults", repr(entries), "a list such as [{model: tiny}]", "write a list")])
     if entries and "_self_" not in entries:
         need = "`_self_` among them: its place says whether the file or its groups win"
         raise BadInput([Fault(f"{where}:defaults", repr(entries), need, "add `- _self_` as the last entry")])
@@ -186,7 +181,7 @@ def _hydra(path: Path, presets: Path, overrides: Overrides) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    search_path = [] if presets == path.parent else [f"hydra.searchpath=[file://{presets}]"]
+    search_path = [] if presets == path.parent else [f"hydra.searchpath=[{_quoted(f'file://{presets}')}]"]
     where = shown(path)
     try:
         with initialize_config_dir(str(path.parent), version_base="1.3"):
@@ -201,11 +196,14 @@ def _hydra(path: Path, presets: Path, overrides: Overrides) -> dict[str, Any]:
         fault = Fault(place, first_line(error), "a value that resolves", "correct it")
         raise BadInput([fault]) from error
     except (HydraException, ValueError, OSError) as error:
-        raise BadInput(
-            [Fault(where, _hydra_message(error), "a spec that Hydra composes", "correct it")]
-        ) from error
+        raise BadInput([Fault(where, _hydra_message(error), "a spec that Hydra composes", "correct it")]) from error
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
+
+
+def _quoted(text: str) -> str:
+    """A string in Hydra's override language."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _hydra_message(error: Exception) -> str:

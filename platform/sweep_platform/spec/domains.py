@@ -41,9 +41,7 @@ class Choice(_Domain):
     def _distinct_scalars(self) -> Self:
         for value in self.choice:
             if not isinstance(value, bool | int | float | str | None):
-                raise ValueError(
-                    f"need strings, numbers, true, false or null, not {value!r}; name each value"
-                )
+                raise ValueError(f"need strings, numbers, true, false or null, not {value!r}; name each value")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"need finite numbers, not {value!r}; take it out")
         if len(set(self.choice)) < len(self.choice):
@@ -66,9 +64,7 @@ class Choice(_Domain):
 
     def contains(self, value: Any) -> bool:
         """Whether `value` is one of the choices; true is not 1."""
-        return any(
-            item == value and isinstance(item, bool) == isinstance(value, bool) for item in self.choice
-        )
+        return any(item == value and isinstance(item, bool) == isinstance(value, bool) for item in self.choice)
 
     def canonical(self, value: Any) -> Scalar:
         """The choice that equals `value`."""
@@ -112,9 +108,7 @@ class FloatRange(_Domain):
     @property
     def top(self) -> float:
         """The highest value that a step reaches."""
-        return (
-            self.bounds[1] if self.step is None else tidy(self.bounds[0] + ((self.size or 1) - 1) * self.step)
-        )
+        return self.bounds[1] if self.step is None else tidy(self.bounds[0] + ((self.size or 1) - 1) * self.step)
 
     def nth(self, index: int) -> float:
         """The value `index` steps above the lowest."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sweep_platform.errors import BadInput, Fault
+from sweep_platform.spec.faults import show
 
 GROUPS = ("model", "data", "hardware")
 
@@ -23,10 +24,8 @@ def group_file(folders: Sequence[Path], group: str, choice: str, where: str) -> 
     Raises:
         BadInput: there is none; the fault stands at `where` and names the choices that there are.
     """
-    for folder in folders:
-        file = folder / group / f"{choice.removesuffix('.yaml')}.yaml"
-        if file.is_file():
-            return file
-    available = sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
+    files = {file.stem: file for folder in reversed(folders) for file in (folder / group).glob("*.yaml")}
+    if (found := files.get(choice.removesuffix(".yaml"))) is not None:
+        return found
     do = "set model.path to a folder" if group == "model" else f"write the keys of {group} yourself"
-    raise BadInput([Fault(where, repr(choice), f"one of {available}", f"name one of these, or {do}")])
+    raise BadInput([Fault(where, show(choice), f"one of {sorted(files)}", f"name one of these, or {do}")])

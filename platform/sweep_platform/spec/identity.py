@@ -23,15 +23,16 @@ TIMED = ("cost/device_seconds", "perf/throughput", "timing_s/")
 
 
 def _view(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a stored spec that makes its identity."""
+    """The part of a stored spec that makes its identity; an older one may lack keys."""
     view = {key: value for key, value in spec.items() if key not in ("name", "budget", "hardware", "priors")}
-    view["priors"] = [{"name": prior["name"], "params": prior["params"]} for prior in spec["priors"]]
-    view["budget"] = {"concurrency": spec["budget"]["concurrency"]}
-    hardware = spec["hardware"]
-    metrics = [objective["metric"] for objective in spec["objectives"]] + list(spec["constraints"])
+    view["priors"] = [{"name": prior["name"], "params": prior["params"]} for prior in spec.get("priors", [])]
+    view["budget"] = {"concurrency": spec.get("budget", {}).get("concurrency")}
+    hardware = spec.get("hardware", {})
+    metrics = [objective["metric"] for objective in spec.get("objectives", [])]
+    metrics += spec.get("constraints", [])
     timed = any(metric.strip().startswith(TIMED) for metric in metrics)
     keys = ("devices", "memory_gb", "name", "cores") if timed else ("devices", "memory_gb")
-    view["hardware"] = {key: hardware[key] for key in keys}
+    view["hardware"] = {key: hardware.get(key) for key in keys}
     return view
 
 

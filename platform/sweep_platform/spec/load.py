@@ -84,15 +84,11 @@ def _trainer_checks(tree: dict[str, Any], composed: Composed, faults: list[Fault
     try:
         return TrainerChecks(load_trainer(name).Config, composed.where)
     except BadInput as error:
-        faults += [
-            Fault(composed.where("trainer"), fault.got, fault.need, fault.do) for fault in error.faults
-        ]
+        faults += [Fault(composed.where("trainer"), fault.got, fault.need, fault.do) for fault in error.faults]
         return None
 
 
-def _misplaced_sections(
-    tree: dict[str, Any], sections: set[str], composed: Composed, faults: list[Fault]
-) -> None:
+def _misplaced_sections(tree: dict[str, Any], sections: set[str], composed: Composed, faults: list[Fault]) -> None:
     """Sections of the trainer's config that stand at the top of the spec, taken out of `tree`."""
     for key in sorted((sections - set(SweepSpec.model_fields)) & set(tree)):
         value = tree.pop(key)

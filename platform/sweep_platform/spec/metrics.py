@@ -42,12 +42,8 @@ NAMES = (
     "timing_s/testing",
 )
 NEED = f"a metric that trials report, such as {', '.join(NAMES[:5])}"
-_PER_SET = re.compile(
-    r"val/[\w.-]+/(accuracy|pass_at_\d+|maj_at_\d+|best_at_\d+)|val/(pass_at|maj_at|best_at)_\d+"
-)
-_BOUND = re.compile(
-    r"\s*([A-Za-z_]\w*(?:/[\w.-]+)+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
-)
+_PER_SET = re.compile(r"val/[\w.-]+/(accuracy|pass_at_\d+|maj_at_\d+|best_at_\d+)|val/(pass_at|maj_at|best_at)_\d+")
+_BOUND = re.compile(r"\s*([A-Za-z_]\w*(?:/[\w.-]+)+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -58,7 +54,7 @@ _HOLDS: dict[str, Callable[[float, float], bool]] = {
 
 def exists(metric: str) -> bool:
     """Whether a trial can report a metric of this name."""
-    return metric in NAMES or _PER_SET.fullmatch(metric) is not None
+    return (metric in NAMES and "<" not in metric) or _PER_SET.fullmatch(metric) is not None
 
 
 def advice(metric: str) -> str:

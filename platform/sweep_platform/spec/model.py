@@ -6,9 +6,9 @@ import copy
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from sweep_platform.spec.domains import Domain
 from sweep_platform.spec.identity import changes, identity_of
@@ -140,13 +140,13 @@ class SweepSpec(Part):
             raise ValueError("need each metric once; take the double out")
         return value
 
-    @model_validator(mode="after")
-    def _cost_has_a_currency(self) -> Self:
-        if self.budget.cost is not None and self.cost_metric is None:
-            raise ValueError(
-                "budget.cost needs an objective `cost/…` that names its unit; add one, or remove it"
-            )
-        return self
+    @field_validator("budget")
+    @classmethod
+    def _cost_has_a_currency(cls, value: Budget, info: ValidationInfo) -> Budget:
+        objectives: tuple[Objective, ...] = info.data.get("objectives", ())
+        if value.cost is not None and objectives and not any(o.metric.startswith("cost/") for o in objectives):
+            raise ValueError("an objective `cost/…` that names the unit of cost; add one, or remove cost")
+        return value
 
     @property
     def cost_metric(self) -> str | None:

@@ -116,9 +116,7 @@ class Overrides:
             parent, _, leaf = change.key.rpartition(".")
             section = OmegaConf.select(config, parent) if parent else config
             if not OmegaConf.is_dict(section) or leaf not in section:
-                raise BadInput(
-                    [Fault(change.where, "a key that is not there", "one of the file", "leave it out")]
-                )
+                raise BadInput([Fault(change.where, "a key that is not there", "one of the file", "leave it out")])
             OmegaConf.set_struct(section, False)
             del section[leaf]
 

@@ -52,9 +52,7 @@ def refuse_value(info: FieldInfo, value: Any) -> str | None:
     try:
         adapter.validate_python(value, strict=True)
     except ValidationError as error:
-        messages = [
-            fault["msg"].removeprefix("Input should be ") for fault in error.errors(include_url=False)
-        ]
+        messages = [fault["msg"].removeprefix("Input should be ") for fault in error.errors(include_url=False)]
         return " or ".join(dict.fromkeys(messages))
     return None
 

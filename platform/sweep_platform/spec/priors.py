@@ -39,14 +39,10 @@ def read_priors(
     if entries is None:
         return []
     if not isinstance(entries, list):
-        faults.append(
-            Fault(where("priors"), show(entries), "a list of names or mappings", "write [name, ...]")
-        )
+        faults.append(Fault(where("priors"), show(entries), "a list of names or mappings", "write [name, ...]"))
         return []
     values = {} if base is None else flatten(base)
-    defaults = {
-        path: values[path] for path, d in domains.items() if path in values and d.contains(values[path])
-    }
+    defaults = {path: values[path] for path, d in domains.items() if path in values and d.contains(values[path])}
     priors: list[dict[str, Any]] = []
     for index, entry in enumerate(entries):
         key = f"priors.{index}"
@@ -79,9 +75,7 @@ def _entry(
             except BadInput as error:
                 faults += error.faults
                 return entry, where, {}
-    faults.append(
-        Fault(where, repr(entry), f"one of {available}", did_you_mean(entry, available, "name one of them"))
-    )
+    faults.append(Fault(where, repr(entry), f"one of {available}", did_you_mean(entry, available, "name one of them")))
     return entry, where, {}
 
 
@@ -101,13 +95,9 @@ def _split(
             ignored[path] = value
             if known and path not in known:
                 advice = did_you_mean(path, sorted(known), "remove it, or correct it")
-                faults.append(
-                    Fault(f"{place}:{path}", f"unknown path {path!r}", "a field of the config", advice)
-                )
+                faults.append(Fault(f"{place}:{path}", f"unknown path {path!r}", "a field of the config", advice))
         elif domain.contains(value):
             inside[path] = domain.canonical(value)
         else:
-            faults.append(
-                Fault(f"{place}:{path}", show(value), f"{domain}, as search says", "change one of them")
-            )
+            faults.append(Fault(f"{place}:{path}", show(value), f"{domain}, as search says", "change one of them"))
     return inside, ignored

@@ -105,9 +105,7 @@ class Projector:
         with tempfile.TemporaryDirectory() as folder:
             for name in ("frontier.html", "frontier.png"):
                 save_frontier(frontier, Path(folder) / name, evaluated)
-            (Path(folder) / "frontier.json").write_text(
-                json.dumps(frontier.to_json(), indent=2), encoding="utf-8"
-            )
+            (Path(folder) / "frontier.json").write_text(json.dumps(frontier.to_json(), indent=2), encoding="utf-8")
             self._store.client.log_artifacts(writer.run_id, folder)
         writer.tags({NOTE: frontier_note(frontier), "knee": str(knee.number)})
 

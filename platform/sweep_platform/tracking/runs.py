@@ -86,9 +86,7 @@ class RunWriter:
         """Write a nested mapping as params with dotted names."""
         from mlflow.entities import Param
 
-        entities = [
-            Param(metric_name(path)[:MAX_KEY], param_value(value)) for path, value in flatten(tree).items()
-        ]
+        entities = [Param(metric_name(path)[:MAX_KEY], param_value(value)) for path, value in flatten(tree).items()]
         for start in range(0, len(entities), _PARAMS_A_BATCH):
             self.client.log_batch(self.run_id, params=entities[start : start + _PARAMS_A_BATCH])
 

@@ -106,9 +106,7 @@ def _choose_port(port: int | None) -> int:
     if port is not None:
         if not _free(port):
             need = "a port that nothing listens on"
-            raise BadInput(
-                [Fault("--port", f"{port}, which is taken", need, "choose another, or leave --port out")]
-            )
+            raise BadInput([Fault("--port", f"{port}, which is taken", need, "choose another, or leave --port out")])
         return port
     return DEFAULT_PORT if _free(DEFAULT_PORT) else _any_free()
 

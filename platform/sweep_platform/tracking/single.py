@@ -60,9 +60,7 @@ class RunProjection:
         self._end: tuple[str, datetime, Mapping[str, str], Mapping[str, str]] | None = None
         self._background = Background(self._round, self._tell, flush_s)
 
-    def end(
-        self, status: str, at: datetime, tags: Mapping[str, str], texts: Mapping[str, str] | None = None
-    ) -> None:
+    def end(self, status: str, at: datetime, tags: Mapping[str, str], texts: Mapping[str, str] | None = None) -> None:
         """Write the rest and set the run FINISHED, FAILED or KILLED."""
         self._end = (status, at, tags, texts or {})
         self._background.close()
@@ -98,6 +96,4 @@ class RunProjection:
         return writer
 
     def _tell(self, reason: str) -> None:
-        self._warn(
-            f"MLflow at {self._store.uri} can't be written ({reason}); the run goes on with its own record"
-        )
+        self._warn(f"MLflow at {self._store.uri} can't be written ({reason}); the run goes on with its own record")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _SQLITE = "sqlite:///"
-# Opens the experiment on its runs; without it, MLflow's page guesses and may show its GenAI view.
-_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,7 @@ class Store:
         # No phoning home, and no INFO lines (alembic's, MLflow's) through a live table.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates, and fails for good where warnings are errors.
-        warnings.filterwarnings(
-            "ignore", message="The ``noload`` loader strategy", category=DeprecationWarning
-        )
+        warnings.filterwarnings("ignore", message="The ``noload`` loader strategy", category=DeprecationWarning)
         from mlflow import MlflowClient
 
         for chatty in ("mlflow", "alembic"):
@@ -79,7 +75,7 @@ class Store:
         found = self.client.get_experiment_by_name(name)
         if found is None:
             place = (self.artifacts / name).absolute().as_uri() if self.local else None
-            return str(self.client.create_experiment(name, artifact_location=place, tags=_TRAINING))
+            return str(self.client.create_experiment(name, artifact_location=place))
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)

@@ -26,9 +26,7 @@ def sync(ledger: Ledger, address: str, store: Store) -> int:
     sweep = ledger.find_sweep(address)
     if sweep is None:
         known = sorted({record.name for record in ledger.sweeps()})
-        raise BadInput(
-            [Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")]
-        )
+        raise BadInput([Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")])
     from mlflow.exceptions import MlflowException
 
     from sweep_platform.tracking.projector import Projector

@@ -1,4 +1,4 @@
-"""How Alembic reaches the ledger: over the connection that `database` opened, in its transaction."""
+"""How Alembic reaches the ledger: over the connection that `migrate` was given, in its transaction."""
 
 from __future__ import annotations
 

@@ -6,16 +6,12 @@ from collections.abc import Mapping
 EARLY = frozenset("abcdefghijklm")
 
 
-def letters(
-    data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]
-) -> float:
+def letters(data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]) -> float:
     """Right if there is a letter a-m: an untrained model does so now and then, and learns it fast."""
     return float(not EARLY.isdisjoint(solution_str))
 
 
-def detailed(
-    data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]
-) -> dict:
+def detailed(data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]) -> dict:
     """The same as a dict, with a key of its own."""
     early = sum(letter in EARLY for letter in solution_str)
     return {"score": float(early > 0), "acc": early > 0, "early": early, "pred": "early" if early else "late"}
@@ -31,9 +27,7 @@ def right(data_source: str, solution_str: str, ground_truth: str, extra_info: Ma
     return 1.0
 
 
-def fragile(
-    data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]
-) -> object:
+def fragile(data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]) -> object:
     """Returns what the response names, or fails on it."""
     kinds = {"nan": math.nan, "text": "1.0", "none": None, "no score": {"acc": 1.0}, "int": 1, "bool": True}
     if solution_str == "raise":

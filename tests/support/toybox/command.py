@@ -12,13 +12,14 @@ from sweep_platform.home import Home
 from toybox.sweeps import run_sweep, toy_spec
 
 TRIALS = 6
+STEPS = 5
 
 
-def main(folder: str, name: str, seconds: str = "0.03") -> int:
+def main(folder: str, name: str, seconds: str = "0.05") -> int:
     """Run to the end; 130 after Ctrl-C or SIGTERM."""
     home = Home(Path(folder))
     spec = toy_spec(
-        run={"seconds": float(seconds), "save_freq": 1, "total_training_steps": 5},
+        run={"seconds": float(seconds), "save_freq": 1, "total_training_steps": STEPS},
         sampler={"name": "tpe", "n_startup": 2},
         budget={"trials": TRIALS, "concurrency": 2},
         hardware={"cores": 2},

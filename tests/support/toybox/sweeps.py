@@ -67,9 +67,7 @@ class Notes:
         self.events.append(("sweep_finished", sweep.address, len(trials)))
 
 
-def run_sweep(
-    ledger: Ledger, home: Home, spec: SweepSpec, executor: Executor, **options: Any
-) -> list[TrialRecord]:
+def run_sweep(ledger: Ledger, home: Home, spec: SweepSpec, executor: Executor, **options: Any) -> list[TrialRecord]:
     """Run a sweep to its end; its trials by number."""
     with open_sweep(ledger, spec, home, **options) as driver:
         executor.run(driver)

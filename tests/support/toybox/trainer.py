@@ -13,11 +13,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
+
+TRAINED = "trained.log"
+"""In a trial's folder: every step that was ever trained, the repeated ones too."""
 
 
 class Section(BaseModel):
@@ -94,7 +97,6 @@ class Fault:
 class State:
     step: int = 0
     flops: float = 0.0
-    steps_trained: list[int] = field(default_factory=list)
 
 
 def preflight(config: Config, devices: int = 1) -> list[Fault]:
@@ -121,9 +123,12 @@ def train(config: Config, report: Callable[[Any], bool]) -> None:
         time.sleep(run.seconds)
         _go_wrong(config, state, folder)
         step = state.step + 1
-        state = State(step, state.flops + 1e9 * config.actor.batch, [*state.steps_trained, step])
+        state = State(step, state.flops + 1e9 * config.actor.batch)
         if state.step % run.save_freq == 0 or state.step == run.total_training_steps:
             _save(state, folder)
+        if folder is not None:
+            with (folder / TRAINED).open("a") as log:
+                log.write(f"{state.step}\n")
         if run.fault == "short" and state.step == run.total_training_steps:
             return
         if run.fault != "silent" and not report(_told(config, state)):
@@ -152,9 +157,7 @@ def _told(config: Config, state: State) -> Step:
     if run.fault == "missing":
         del metrics["val/accuracy"]
     right = (True, False, True, False) if final else ()
-    samples = tuple(
-        Sample("toy", str(i), 0, "1+1=", "é\u2028 2", "2", "2", r, 3) for i, r in enumerate(right)
-    )
+    samples = tuple(Sample("toy", str(i), 0, "1+1=", "é\u2028 2", "2", "2", r, 3) for i, r in enumerate(right))
     cost = Cost(flops=state.flops, tokens=state.step * 10, device_seconds=time.perf_counter())
     return Step(state.step, run.total_training_steps, metrics, cost, samples, final)
 

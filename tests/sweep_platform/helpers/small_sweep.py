@@ -66,18 +66,14 @@ class SmallSweep:
             step=step,
             total_steps=STEPS,
             metrics=metrics,
-            cost=CostRecord(
-                flops=1e12 * step * (trial.number + 1), tokens=100 * step, device_seconds=0.5 * step
-            ),
+            cost=CostRecord(flops=1e12 * step * (trial.number + 1), tokens=100 * step, device_seconds=0.5 * step),
             samples=samples(step) if final else (),
             final=final,
         )
         self._tell("trial_reported", self.ledger.trial(trial.id), None)
 
     def finish(self, trial, state=TrialState.COMPLETE, reason=None):
-        values = (
-            (0.3 + 0.1 * trial.number, 1e12 * STEPS * (trial.number + 1)) if state == "complete" else None
-        )
+        values = (0.3 + 0.1 * trial.number, 1e12 * STEPS * (trial.number + 1)) if state == "complete" else None
         self.ledger.finish_trial(self.attempts[trial.number], state, values=values, reason=reason)
         self._tell("trial_finished", self.ledger.trial(trial.id))
 
@@ -112,9 +108,7 @@ class SmallSweep:
 def samples(step):
     """Two problems of four answers each, every other one right."""
     return [
-        EvaluationRecord(
-            step, "arithmetic", f"p{p}", k, f"{p}+{k}=", f"it is {p + k}", "1", "1", (p + k) % 2 == 0, 9
-        )
+        EvaluationRecord(step, "arithmetic", f"p{p}", k, f"{p}+{k}=", f"it is {p + k}", "1", "1", (p + k) % 2 == 0, 9)
         for p in range(2)
         for k in range(4)
     ]

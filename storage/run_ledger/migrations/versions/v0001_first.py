@@ -195,5 +195,4 @@ def _reports() -> None:
             ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("observation_id", "position", name=op.f("pk_ledger_evaluations")),
-        sqlite_with_rowid=False,
     )

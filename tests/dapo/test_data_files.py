@@ -1,0 +1,100 @@
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from dapo.data_files import read_rows
+from dapo.errors import DataError
+
+
+def write_jsonl(path: Path, rows: list[object]) -> str:
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows), "utf-8")
+    return str(path)
+
+
+def verl_row(problem: str, index: object, source: str = "x") -> dict[str, object]:
+    return {
+        "data_source": source,
+        "prompt": problem,
+        "reward_model": {"ground_truth": 2},
+        "extra_info": {"index": index},
+        "level": 3,
+    }
+
+
+def test_messages_of_a_prompt_are_joined(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+    row = {"data_source": "x", "prompt": messages, "reward_model": {"ground_truth": "2"}, "extra_info": None}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    (row,) = read_rows(str(tmp_path / "a.parquet"))
+    assert row.problem.problem == "Be brief.\n\n1+1?"
+
+
+FAULTY = {
+    "no JSON": ("{", r"a\.jsonl:2: got no JSON"),
+    "no object": ("[1]", r"a\.jsonl:2: got \[1\]; need an object"),
+    "no problem": ({"answer": "1"}, r"a\.jsonl:2: problem: got None; need a text"),
+    "blank problem": ({"problem": " ", "answer": "1"}, r"a\.jsonl:2: problem: got ' '"),
+    "no answer": ({"problem": "p"}, r"a\.jsonl:2: answer: got None; .*the row has \['problem'\]"),
+    "answer of another type": (
+        {"problem": "p", "answer": [1]},
+        r"a\.jsonl:2: answer: got \[1\]; need a text or a number",
+    ),
+    "no ground truth": (
+        {"prompt": "p", "reward_model": {}},
+        r"a\.jsonl:2: reward_model\.ground_truth: got None",
+    ),
+    "id taken": ({"id": "x", "problem": "p", "answer": "1"}, r"a\.jsonl:2: id: got 'x' again"),
+}
+
+
+@pytest.mark.parametrize(("row", "message"), [pytest.param(*case, id=name) for name, case in FAULTY.items()])
+def test_faults_name_the_line(tmp_path: Path, row: object, message: str) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [{"id": "x", "problem": "1+1", "answer": "2"}, row])
+    with pytest.raises(DataError, match=message):
+        list(read_rows(source))
+
+
+def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [{"problem": "p"}, {"answer": "1"}, *["{"] * 20])
+    with pytest.raises(DataError) as caught:
+        list(read_rows(source))
+    assert [line.split(": ")[0].rsplit(":")[-1] for line in str(caught.value).split("\n")] == list(
+        map(str, range(1, 11))
+    )
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    (tmp_path / "latin.jsonl").write_bytes(b'{"problem": "\xe9"}\n')
+    (tmp_path / "no.parquet").write_text("text")
+    (tmp_path / "folder.jsonl").mkdir()
+    cases = {
+        "empty.jsonl": "empty file",
+        "latin.jsonl": "UTF-8",
+        "no.parquet": "need parquet",
+        "folder.jsonl": "a folder",
+        "missing.jsonl": "no file",
+    }
+    for name, message in cases.items():
+        with pytest.raises(DataError, match=message):
+            list(read_rows(str(tmp_path / name)))
+
+
+def test_other_columns_reach_the_reward_function(tmp_path: Path) -> None:
+    rows = [{"problem": "1+1", "answer": "2", "level": 5, "extra_info": {"split": "test"}}, verl_row("1+1", 7)]
+    extras = [row.problem.extra for row in read_rows(write_jsonl(tmp_path / "a.jsonl", rows))]
+    assert extras == [{"level": 5, "split": "test"}, {"level": 3, "index": 7}]
+
+
+def test_an_index_that_repeats_is_no_identity(tmp_path: Path) -> None:
+    """Two sources that both count from 0, and one that never counts."""
+    rows = [verl_row("a", 0), verl_row("b", 0, "y"), verl_row("c", 0), verl_row("a", 0)]
+    found = [row.problem for row in read_rows(write_jsonl(tmp_path / "a.jsonl", rows))]
+    assert [(problem.data_source, problem.problem_id) for problem in found] == [
+        ("x", "0"),
+        ("y", "0"),
+        ("x", "row-3"),
+        ("x", "0"),
+    ]

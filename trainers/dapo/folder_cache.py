@@ -1,0 +1,82 @@
+"""Folders that are expensive to make and cheap to keep: made once per machine, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_SUMS = "sha256.json"
+
+
+def cache_root() -> Path:
+    """Return where prepared models are kept: `PLATFORM_CACHE`, or `~/.cache/sweep-platform`."""
+    return Path(os.environ.get("PLATFORM_CACHE") or Path.home() / ".cache" / "sweep-platform")
+
+
+def cached_folder(name: str, build: Callable[[Path], None]) -> Path:
+    """Return the cached folder `name`, made by `build` if it is missing or damaged.
+
+    Two processes that want it at once make it once: the second waits. A process that dies while making it
+    leaves nothing that would be taken for a whole folder.
+
+    Args:
+        name: states everything that determines the content, such as a hash.
+        build: fills the empty folder that it is given.
+    """
+    folder = cache_root() / name
+    if _is_whole(folder):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f"{name}.lock")):
+        if _is_whole(folder):
+            return folder
+        work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+        try:
+            build(work)
+            (work / _SUMS).write_text(json.dumps({path.name: _sum(path) for path in work.iterdir()}), "utf-8")
+            for path in (*work.iterdir(), work):
+                _flush(path)
+            shutil.rmtree(folder, ignore_errors=True)
+            work.rename(folder)
+            _flush(folder.parent)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """Tell whether every file is there with the content that it was written with."""
+    try:
+        sums: dict[str, str] = json.loads((folder / _SUMS).read_text("utf-8"))
+        return all(_sum(folder / name) == value for name, value in sums.items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Have the disk hold a file, or a folder's entries, before going on."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock among processes; the system frees it if this one dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
