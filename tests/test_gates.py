@@ -60,7 +60,7 @@ def test_source_roots_hold_no_python_file() -> None:
         "import dapo, dapo.config",
         "import run_ledger",
         "from sweep_platform.spec import load_spec; load_spec('sweeps/aime.yaml')",
-        "import dapo; dapo.preflight(dapo.Config())",
+        "import dapo.trainer; dapo.trainer.preflight(dapo.trainer.Config())",
     ],
 )
 def test_light_code_loads_nothing_heavy(statement: str) -> None:

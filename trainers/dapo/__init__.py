@@ -1,8 +1,6 @@
 """A complete DAPO trainer (Decoupled clip and Dynamic sAmpling Policy Optimization, arXiv 2503.14476).
 
-The interface that every trainer of the platform has: `Config` (pydantic), `preflight(config, devices)` (faults
-that need files or a model to see), `prepare(config, progress)` (idempotent, once before the first run) and
-`train(config, report)`. torch is loaded by `prepare` and `train` only.
+Its interface is `dapo.trainer`; importing this package loads pydantic and nothing heavier.
 """
 
 from __future__ import annotations
@@ -10,31 +8,4 @@ from __future__ import annotations
 from dapo.batch import Fault, Progress, Report, StepMetrics
 from dapo.config import Config
 
-__all__ = ["Config", "Fault", "Progress", "Report", "StepMetrics", "preflight", "prepare", "train"]
-
-
-def preflight(config: Config, devices: int = 1) -> list[Fault]:
-    """Check what pydantic can't: files, lengths, sizes against `devices`. Reads data, loads no torch."""
-    from dapo.preflight import preflight as run
-
-    return run(config, devices)
-
-
-def prepare(config: Config, progress: Progress | None = None) -> None:
-    """Make what the run needs and lacks (the embedded model's warm start), once per machine; safe to repeat."""
-    from dapo.prepare import prepare as run
-
-    run(config, progress)
-
-
-def train(config: Config, report: Report) -> None:
-    """Train from `config`, or from its latest checkpoint, calling `report` after each update.
-
-    Returns when the run is complete or `report` returned False.
-
-    Raises:
-        DapoError: the run can't go on (see `dapo.errors`).
-    """
-    from dapo.train import train as run
-
-    run(config, report)
+__all__ = ["Config", "Fault", "Progress", "Report", "StepMetrics"]
