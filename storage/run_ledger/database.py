@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import DBAPIError, StatementError
+from sqlalchemy.exc import DataError, DBAPIError, StatementError
 from sqlalchemy.orm import Session
 
 from run_ledger.errors import LedgerError, LedgerLocked
@@ -57,10 +57,12 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A consistent view."""
+        """One view of everything, whatever is written meanwhile."""
         with self._told(), self._engine.connect() as connection:
             if self._sqlite:
                 connection.exec_driver_sql("BEGIN")
+            else:
+                connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             with Session(connection) as session:
                 yield session
 
@@ -116,6 +118,8 @@ class Database:
         """Turn what the driver raises into the ledger's errors."""
         try:
             yield
+        except (DataError, OverflowError) as error:  # PostgreSQL's and SQLite's
+            raise _unstorable(" ".join(str(getattr(error, "orig", error)).split())) from error
         except DBAPIError as error:
             raise self._explained(error) from error
         except StatementError as error:
@@ -139,5 +143,9 @@ def _dump(value: object) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        got = f"a value that can't be stored ({error})"
-        raise LedgerError(got, "text, finite numbers, lists and maps of these", "store it in such a form") from error
+        raise _unstorable(str(error)) from error
+
+
+def _unstorable(why: str) -> LedgerError:
+    need = "text, finite numbers, integers of at most 64 bits, lists and maps of these"
+    return LedgerError(f"a value that can't be stored ({why})", need, "store it in such a form")

@@ -69,6 +69,8 @@ def create_file(path: Path) -> None:
             _build(aside)
             os.link(aside, path)
     except FileExistsError as error:
+        if path.is_symlink() and not path.exists():
+            raise LedgerError(f"{path}, a link to nothing", "a file, or nothing there", "remove the link") from error
         if not path.exists():  # what exists is a file where a folder is needed
             raise LedgerError(f"{path.parent}, which is no folder", "a folder", "name another path") from error
     except OSError as error:

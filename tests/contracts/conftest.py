@@ -15,7 +15,8 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server that listens on a unix socket only, as libpq writes it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", os.environ.get("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime"))))
-        pgserver = pytest.importorskip("pgserver", reason="needs pgserver, of the extra [test], for a real PostgreSQL")
+        import pgserver  # looks for that folder when it is imported
+
         server = pgserver.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="delete")
     server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
     yield server.get_uri()

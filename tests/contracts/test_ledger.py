@@ -72,6 +72,13 @@ def test_what_json_cannot_hold_is_refused_and_nothing_is_written(book: Book, val
     assert ledger.trials(lease.sweep_id) == []
 
 
+def test_a_number_beyond_64_bits_is_refused_and_nothing_is_written(book: Book) -> None:
+    ledger, _ = book
+    with pytest.raises(LedgerError, match="got a value that can't be stored .*; need .*64 bits"):
+        ledger.create_sweep("other", SPEC, "1" * 64, 2**70, None)
+    assert ledger.find_sweep("other") is None
+
+
 def test_a_trial_runs_from_start_to_end(book: Book) -> None:
     ledger, lease = book
     attempt = started(ledger, lease)

@@ -7,9 +7,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from run_ledger import ForeignDatabase, Ledger, LedgerLocked, LedgerTooNew
-from run_ledger.models import VERSION_TABLE, Base
+from run_ledger.database import Database
+from run_ledger.models import VERSION_TABLE, Base, Trial
 from small_ledger import held, sweep, trial
-from sqlalchemy import Engine, MetaData, create_engine, inspect, text
+from sqlalchemy import Engine, MetaData, create_engine, func, inspect, select, text
 from sqlalchemy.pool import NullPool
 
 OPEN = """
@@ -102,6 +103,18 @@ def test_a_locked_database_is_waited_for_and_then_told(ledger_url: str) -> None:
             assert ledger.trials(lease.sweep_id) == []
             other.rollback()
             trial(ledger, lease)
+
+
+def test_a_reader_sees_one_moment(ledger_url: str) -> None:
+    with held(ledger_url) as (ledger, lease):
+        database = Database(ledger_url)
+        with database.reading() as session:
+            before = session.scalar(select(func.count()).select_from(Trial))
+            trial(ledger, lease)
+            assert session.scalar(select(func.count()).select_from(Trial)) == before == 0
+        with database.reading() as session:
+            assert session.scalar(select(func.count()).select_from(Trial)) == 1
+        database.close()
 
 
 @pytest.mark.parametrize("ledger_url", ["postgresql"], indirect=True)

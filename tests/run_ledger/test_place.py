@@ -116,6 +116,13 @@ def test_a_relative_path_and_a_link_work(tmp_path: Path, monkeypatch: pytest.Mon
             assert len(ledger.sweeps()) == 1
 
 
+def test_a_link_to_nothing_is_told(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").symlink_to("nowhere.db")
+    with pytest.raises(LedgerError, match="^got .*ledger.db, a link to nothing; need .*; remove the link"):
+        Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.db"]
+
+
 def test_a_file_where_a_folder_is_needed_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(LedgerError, match="^got .*; need .*; "):

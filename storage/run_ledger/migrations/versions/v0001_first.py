@@ -12,14 +12,18 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create all tables."""
+    """Create all tables, each after those that it refers to."""
     _sweeps()
+    _leases()
     _trials()
-    _reports()
+    _costs()
+    _attempts()
+    _observations()
+    _evaluations()
+    _promotions()
 
 
 def _sweeps() -> None:
-    """Sweeps and their leases."""
     op.create_table(
         "ledger_sweeps",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -34,6 +38,9 @@ def _sweeps() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger_sweeps")),
         sa.UniqueConstraint("name", "version", name=op.f("uq_ledger_sweeps_name_version")),
     )
+
+
+def _leases() -> None:
     op.create_table(
         "ledger_leases",
         sa.Column("sweep_id", sa.Integer(), nullable=False),
@@ -54,7 +61,6 @@ def _sweeps() -> None:
 
 
 def _trials() -> None:
-    """Trials, attempts and costs."""
     op.create_table(
         "ledger_trials",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -88,6 +94,26 @@ def _trials() -> None:
             name=op.f("uq_ledger_trials_sweep_id_params_hash_replicate"),
         ),
     )
+
+
+def _costs() -> None:
+    op.create_table(
+        "ledger_costs",
+        sa.Column("trial_id", sa.Integer(), nullable=False),
+        sa.Column("flops", sa.Double(), nullable=False),
+        sa.Column("tokens", sa.BigInteger(), nullable=False),
+        sa.Column("device_seconds", sa.Double(), nullable=False),
+        sa.Column("evaluation_flops", sa.Double(), nullable=False),
+        sa.Column("evaluation_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("evaluation_device_seconds", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["trial_id"], ["ledger_trials.id"], name=op.f("fk_ledger_costs_trial_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("trial_id", name=op.f("pk_ledger_costs")),
+    )
+
+
+def _attempts() -> None:
     op.create_table(
         "ledger_attempts",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -106,44 +132,9 @@ def _trials() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger_attempts")),
     )
     op.create_index(op.f("ix_ledger_attempts_trial_id"), "ledger_attempts", ["trial_id"], unique=False)
-    op.create_table(
-        "ledger_costs",
-        sa.Column("trial_id", sa.Integer(), nullable=False),
-        sa.Column("flops", sa.Double(), nullable=False),
-        sa.Column("tokens", sa.BigInteger(), nullable=False),
-        sa.Column("device_seconds", sa.Double(), nullable=False),
-        sa.Column("evaluation_flops", sa.Double(), nullable=False),
-        sa.Column("evaluation_tokens", sa.BigInteger(), nullable=False),
-        sa.Column("evaluation_device_seconds", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["trial_id"], ["ledger_trials.id"], name=op.f("fk_ledger_costs_trial_id"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("trial_id", name=op.f("pk_ledger_costs")),
-    )
 
 
-def _reports() -> None:
-    """Observations, evaluations and promotions."""
-    op.create_table(
-        "ledger_promotions",
-        sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("sweep_id", sa.Integer(), nullable=False),
-        sa.Column("trial_id", sa.Integer(), nullable=False),
-        sa.Column("alias", sa.Text(), nullable=False),
-        sa.Column("who", sa.Text(), nullable=False),
-        sa.Column("why", sa.Text(), nullable=False),
-        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["sweep_id"], ["ledger_sweeps.id"], name=op.f("fk_ledger_promotions_sweep_id"), ondelete="CASCADE"
-        ),
-        sa.ForeignKeyConstraint(
-            ["trial_id"], ["ledger_trials.id"], name=op.f("fk_ledger_promotions_trial_id"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger_promotions")),
-    )
-    op.create_index(
-        op.f("ix_ledger_promotions_sweep_id_alias"), "ledger_promotions", ["sweep_id", "alias"], unique=False
-    )
+def _observations() -> None:
     op.create_table(
         "ledger_observations",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -175,6 +166,9 @@ def _reports() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger_observations")),
         sa.UniqueConstraint("trial_id", "step", name=op.f("uq_ledger_observations_trial_id_step")),
     )
+
+
+def _evaluations() -> None:
     op.create_table(
         "ledger_evaluations",
         sa.Column("observation_id", sa.Integer(), nullable=False),
@@ -195,4 +189,27 @@ def _reports() -> None:
             ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("observation_id", "position", name=op.f("pk_ledger_evaluations")),
+    )
+
+
+def _promotions() -> None:
+    op.create_table(
+        "ledger_promotions",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("sweep_id", sa.Integer(), nullable=False),
+        sa.Column("trial_id", sa.Integer(), nullable=False),
+        sa.Column("alias", sa.Text(), nullable=False),
+        sa.Column("who", sa.Text(), nullable=False),
+        sa.Column("why", sa.Text(), nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["sweep_id"], ["ledger_sweeps.id"], name=op.f("fk_ledger_promotions_sweep_id"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["trial_id"], ["ledger_trials.id"], name=op.f("fk_ledger_promotions_trial_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger_promotions")),
+    )
+    op.create_index(
+        op.f("ix_ledger_promotions_sweep_id_alias"), "ledger_promotions", ["sweep_id", "alias"], unique=False
     )
