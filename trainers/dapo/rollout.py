@@ -201,8 +201,7 @@ class Engine:
         kv_heads, head_dim = self.config.num_key_value_heads, self.config.head_dim
         # Queries that share a key head are the rows of one small product: on a CPU far faster than fused attention.
         shape = (len(token) * kv_heads, self.config.num_attention_heads // kv_heads, head_dim)
-        bias = cache.bias[:, : column + 1].repeat_interleave(kv_heads, 0).unsqueeze(1)
-        scale = head_dim**-0.5
+        bias, scale = cache.bias[:, None, : column + 1], head_dim**-0.5
         hidden = self.embedding[token]
         for layer in range(len(self.layers)):
             keys, values = cache.keys[layer], cache.values[layer]
@@ -210,8 +209,9 @@ class Engine:
             def attend(q: Tensor, k: Tensor, v: Tensor, keys: Tensor = keys, values: Tensor = values) -> Tensor:
                 keys[:, :, column], values[:, :, column] = k, v
                 keys, values = keys.flatten(0, 1)[:, : column + 1], values.flatten(0, 1)[:, : column + 1]
-                scores = torch.baddbmm(bias, q.reshape(shape), keys.transpose(1, 2), alpha=scale)
-                return torch.bmm(scores.softmax(-1), values)
+                scores = torch.bmm(q.reshape(shape), keys.transpose(1, 2)).view(len(bias), -1, column + 1)
+                shares = torch.add(bias, scores, alpha=scale).softmax(-1)
+                return torch.bmm(shares.view(len(keys), -1, column + 1), values)
 
             hidden = self._layer(layer, hidden, cos, sin, attend)
         cache.column += 1
@@ -227,7 +227,7 @@ class Engine:
         mixed = attend(turned[..., :heads, :], turned[..., heads:, :], qkv[..., heads + kv_heads :, :])
         hidden = hidden + F.linear(mixed.reshape(*hidden.shape[:-1], -1), o_weight)
         gate, up = F.linear(mlp_norm(hidden), gate_up).chunk(2, -1)
-        return hidden + F.linear(F.silu(gate) * up, down)
+        return hidden + F.linear(F.silu(gate).mul_(up), down)
 
 
 def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
 SEED = 0
 HASTY = {1: 0.5, 2: 0.6, 3: 0.6, 4: 0.6, 5: 0.6}
 """Share of mixed solutions, by level, that state an answer without working."""
-SLIP = 0.4
+SLIP = 0.5
 """Share of operations in mixed solutions in which every carry or borrow is forgotten."""
 
 

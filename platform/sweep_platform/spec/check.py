@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from sweep_platform.spec import metrics
 from sweep_platform.spec.domains import Domain
 from sweep_platform.spec.expressions import Expression, ExpressionError
 from sweep_platform.spec.faults import Where, from_pydantic, show
-from sweep_platform.spec.model import SweepSpec
+from sweep_platform.spec.model import Hardware, SweepSpec
 from sweep_platform.spec.paths import did_you_mean, flatten, leaves, refuse_value
-from sweep_platform.trainers import load_trainer
+from sweep_platform.trainers import Trainer, load_trainer
 
 _OWN = ("model", "data")
 """Sections of the trainer's config that are keys of the spec; the others are under `config`."""
@@ -27,12 +27,13 @@ def user_key(path: str) -> str:
 
 
 class TrainerChecks:
-    """Checks against one trainer's Config; each adds its faults to a list."""
+    """Checks against one trainer; each adds its faults to a list."""
 
-    def __init__(self, config: type[BaseModel], where: Where) -> None:
-        self.config = config
+    def __init__(self, trainer: Trainer, where: Where) -> None:
+        self.trainer = trainer
+        self.config: type[BaseModel] = trainer.Config
         self.where = where
-        self.fields = dict(leaves(config))
+        self.fields = dict(leaves(self.config))
         self.paths = frozenset(self.fields)
 
     def base_config(self, tree: Mapping[str, Any], faults: list[Fault]) -> dict[str, Any] | None:
@@ -60,6 +61,16 @@ class TrainerChecks:
         trainer = sections.get("trainer", {})
         if "trainer.seed" in self.paths and isinstance(trainer, Mapping) and isinstance(seed, int) and seed >= 0:
             sections["trainer"] = {"seed": seed, **trainer}
+
+    def preflight(
+        self, base: Mapping[str, Any], domains: Mapping[str, Domain], hardware: Any, faults: list[Fault]
+    ) -> None:
+        """The trainer's own checks of the base config, as far as the spec says on what it runs."""
+        try:
+            devices = Hardware.model_validate(hardware).devices
+        except ValidationError:
+            return  # told as a fault of the spec
+        faults += preflight_faults(self.trainer, base, domains, devices, self.where)
 
     def search(self, domains: Mapping[str, Domain], faults: list[Fault]) -> None:
         """Each searched path exists, and its field takes each value."""
@@ -153,10 +164,27 @@ def objective_faults(objectives: Any, where: Where) -> list[Fault]:
     ]
 
 
-def check_spec(spec: SweepSpec, devices: int | None = None, source: str | Path | None = None) -> None:
-    """Run the trainer's preflight on the base config: files, lengths, sizes against the devices.
+def preflight_faults(
+    trainer: Trainer, config: Mapping[str, Any], search: Mapping[str, Domain], devices: int, where: Where
+) -> list[Fault]:
+    """What the trainer's preflight finds in a base config: files, lengths, sizes against the devices.
 
     A value that every trial replaces is left to the search.
+
+    Args:
+        trainer: whose config it is.
+        config: the base config, valid and whole.
+        search: the search space.
+        devices: devices of one trial.
+        where: places the spec's keys.
+    """
+    found = trainer.preflight(trainer.Config.model_validate(config), devices)
+    replaced = {path for path, domain in search.items() if domain.when is None}
+    return [Fault(where(user_key(f.key)), f.got, f.need, f.do) for f in found if f.key not in replaced]
+
+
+def check_spec(spec: SweepSpec, devices: int | None = None, source: str | Path | None = None) -> None:
+    """Run the trainer's preflight on a spec that is loaded; `load_spec` does it too, if asked.
 
     Args:
         spec: a loaded spec.
@@ -166,11 +194,13 @@ def check_spec(spec: SweepSpec, devices: int | None = None, source: str | Path |
     Raises:
         BadInput: with all faults, under the spec's keys.
     """
-    trainer = load_trainer(spec.trainer)
-    config = trainer.Config.model_validate(spec.trial_config({}))
-    found: Sequence[Any] = trainer.preflight(config, devices or spec.hardware.devices)
-    replaced = {path for path, domain in spec.search.items() if domain.when is None}
     place = source or spec.name
-    faults = [Fault(f"{place}:{user_key(f.key)}", f.got, f.need, f.do) for f in found if f.key not in replaced]
+    faults = preflight_faults(
+        load_trainer(spec.trainer),
+        spec.trial_config({}),
+        spec.search,
+        devices or spec.hardware.devices,
+        lambda key: f"{place}:{key}",
+    )
     if faults:
         raise BadInput(faults)

@@ -82,8 +82,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     _check_size(tree, where)
     if tree is None:
         raise BadInput([Fault(where, "an empty file", "a sweep spec", "start from sweeps/aime.yaml")])
-    if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
-        raise BadInput([Fault(where, type(tree).__name__, "a mapping of names to values", "write key: value lines")])
+    need = "a mapping of names to values"
+    if not isinstance(tree, dict):
+        raise BadInput([Fault(where, type(tree).__name__, need, "write key: value lines")])
+    if strange := [key for key in tree if not isinstance(key, str)]:
+        raise BadInput([Fault(where, f"the key {strange[0]!r}", need, "write a name, or quote it")])
     return tree
 
 

@@ -21,12 +21,13 @@ from sweep_platform.trainers import load_trainer
 _DOMAIN: TypeAdapter[Domain] = TypeAdapter(Domain)
 
 
-def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> SweepSpec:
-    """Compose, check and freeze a sweep spec. Reads no data and loads no model: see `check_spec`.
+def load_spec(path: str | Path, overrides: Sequence[str] = (), *, preflight: bool = False) -> SweepSpec:
+    """Compose, check and freeze a sweep spec. Reads no data and loads no model.
 
     Args:
         path: a .yaml file.
         overrides: Hydra's `key=value` and `group=choice`, e.g. `budget.trials=4`, `model=tiny`.
+        preflight: also run the trainer's own checks: data files, lengths, sizes against the devices.
 
     Raises:
         BadInput: with all faults found.
@@ -42,6 +43,8 @@ def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> SweepSpec:
         resolved = checks.base_config(tree, faults)
         checks.search(domains, faults)
         checks.conditions(domains, tree.get("constraints"), resolved, faults)
+        if preflight and resolved is not None:
+            checks.preflight(resolved, domains, tree.get("hardware", {}), faults)
         known = checks.paths
     else:
         resolved, known = None, frozenset()
@@ -82,7 +85,7 @@ def _trainer_checks(tree: dict[str, Any], composed: Composed, faults: list[Fault
         faults.append(Fault(composed.where("trainer"), show(name), "a trainer's name", do))
         name = SweepSpec.model_fields["trainer"].default
     try:
-        return TrainerChecks(load_trainer(name).Config, composed.where)
+        return TrainerChecks(load_trainer(name), composed.where)
     except BadInput as error:
         faults += [Fault(composed.where("trainer"), fault.got, fault.need, fault.do) for fault in error.faults]
         return None
