@@ -94,11 +94,8 @@ def test_a_sweep_becomes_a_parent_with_nested_runs(small, ledger, store, monkeyp
     assert "| **" in parent["tags"]["mlflow.note.content"]
     assert first["files"] == {"config.yaml", "samples.json"}
     assert first["tags"]["mlflow.parentRunId"] == "aime@1"
-    assert (first["tags"]["trial"], first["tags"]["sweep"], first["tags"]["sweep_version"]) == (
-        "0",
-        "aime",
-        "1",
-    )
+    named = [first["tags"][name] for name in ("trial", "sweep", "sweep_version", "trainer")]
+    assert named == ["0", "aime", "1", "toy"]
     assert (first["tags"]["state"], first["tags"]["origin"]) == ("complete", "prior:published")
     assert first["params"]["trainer.seed"] == "0" and "9000 characters" in first["params"]["prompt"]
     assert [step for step, _, _ in first["metrics"]["actor/entropy"]] == [0, 1, 2, 3, 4]
@@ -168,9 +165,10 @@ def test_an_interrupted_sweep_goes_on_in_the_same_runs(small, ledger, store):
     assert after["aime/00"] == before["aime/00"]
 
 
-def test_mlflow_that_cannot_be_written_ends_nothing_and_sync_repairs(small, ledger, store, tmp_path):
+@pytest.mark.parametrize("uri", ["sqlite:///{}/file/mlflow.db", "http://127.0.0.1:1"], ids=["file", "server"])
+def test_mlflow_that_cannot_be_written_ends_nothing_and_sync_repairs(small, ledger, store, tmp_path, uri):
     (tmp_path / "file").write_text("")
-    broken = Store(f"sqlite:///{tmp_path}/file/mlflow.db", tmp_path / "art")
+    broken = Store(uri.format(tmp_path), tmp_path / "art")
     warned = []
     began = time.monotonic()
     sweep = small.SmallSweep(ledger, MLflowObserver(ledger, broken, warn=warned.append, flush_s=0.01))

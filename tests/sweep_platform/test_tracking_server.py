@@ -34,7 +34,8 @@ def test_page_is_announced_once_it_answers_and_stops_with_its_children(tmp_path)
         with socket.create_connection((host, int(port)), timeout=5):
             pass
         children = psutil.Process(process.pid).children(recursive=True)
-        assert children
+        sockets = [found for child in children for found in child.net_connections() if found.status == "LISTEN"]
+        assert sockets and {found.laddr.ip for found in sockets} == {"127.0.0.1"}
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline().strip() == "stopped"
         assert process.wait(20) == 0

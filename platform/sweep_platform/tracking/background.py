@@ -5,6 +5,7 @@ A round may fail: the first failure is told, later rounds try again, and nobody 
 
 from __future__ import annotations
 
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -52,9 +53,10 @@ class Background:
                 self._work(last)
             except Exception as error:  # MLflow raises whatever its database, network and disk raise
                 self._tell(f"{type(error).__name__}: {error}")
+                last = last or self._stop.is_set()  # whoever closes it waits: no second try then
             self.busy_s += time.perf_counter() - began
 
     def _tell(self, reason: str) -> None:
         if not self._told:
             self._told = True
-            self._failed(reason.splitlines()[0])
+            self._failed(textwrap.shorten(reason, 240, placeholder=" …"))

@@ -160,6 +160,7 @@ class Projector:
                 "sweep": sweep.name,
                 "sweep_version": str(sweep.version),
                 "sweep_uid": self._uid,
+                "trainer": str(sweep.spec.get("trainer", "")),
                 "mlflow.source.name": "platform sweep",
                 "mlflow.source.type": "LOCAL",
                 **commit,

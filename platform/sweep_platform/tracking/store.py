@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _SQLITE = "sqlite:///"
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # A server that is away is told within seconds; MLflow alone would try for minutes. Later rounds try again.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+}
+"""What MLflow reads nowhere but there; a user's own settings stay."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +52,13 @@ class Store:
     @cached_property
     def client(self) -> MlflowClient:
         """A client; the first use imports MLflow (about 2 s) and creates or migrates the database."""
-        # No phoning home, and no INFO lines (alembic's, MLflow's) through a live table.
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
         # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates, and fails for good where warnings are errors.
         warnings.filterwarnings("ignore", message="The ``noload`` loader strategy", category=DeprecationWarning)
         from mlflow import MlflowClient
 
-        for chatty in ("mlflow", "alembic"):
+        for chatty in ("mlflow", "alembic"):  # no INFO lines through a live table
             logging.getLogger(chatty).setLevel(logging.WARNING)
         # MLflow's processes race when several open a fresh database: the first one migrates, the rest wait.
         with self._migration_lock():
