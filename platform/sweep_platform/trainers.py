@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from sweep_platform.errors import BadInput, Fault
 
 GROUP = "sweep_platform.trainers"
+_MEMBERS = ("Config", "preflight", "prepare", "train")
 
 
 class TrainerFault(Protocol):
@@ -85,7 +86,11 @@ class StepMetrics(Protocol):
 
 
 class Trainer(Protocol):
-    """A module that trains: `dapo` documents each member."""
+    """A module that trains: `dapo.trainer` documents each member.
+
+    Where its config has a section `trainer` with `default_local_dir` (a folder for one run) and `num_threads`, the
+    driver sets them.
+    """
 
     Config: type[BaseModel]
 
@@ -101,16 +106,23 @@ def load_trainer(name: str) -> Trainer:
     installed.
 
     Raises:
-        BadInput: no such trainer is installed.
+        BadInput: no such trainer is installed, or the module is no trainer.
     """
     found = {point.name: point for point in entry_points(group=GROUP)}
+    module: Any = None
     if name in found:
-        return cast(Trainer, found[name].load())
-    if "." in name:
+        module = found[name].load()
+    elif "." in name:
         try:
-            return cast(Trainer, import_module(name))
+            module = import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
+    if module is not None:
+        lacking = [member for member in _MEMBERS if not hasattr(module, member)]
+        if not lacking:
+            return cast(Trainer, module)
+        got = f"{name!r}, which lacks {', '.join(lacking)}"
+        raise BadInput([Fault("trainer", got, f"a module with {', '.join(_MEMBERS)}", "name another")])
     need = f"one of {sorted(found)}, or a module on the path such as package.trainer"
     raise BadInput([Fault("trainer", repr(name), need, "install it, or name another")])

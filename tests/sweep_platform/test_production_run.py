@@ -143,15 +143,43 @@ def test_mlflow_that_cannot_be_written_ends_nothing(tmp_path, run):
 def test_another_config_under_the_same_name_is_refused(tmp_path, run):
     path = write(tmp_path, TOY)
     run(path)
-    with pytest.raises(BadInput, match=r"best.yaml:config.skill: got 0.9; need 0.5, as .*runs/best was started"):
+    with pytest.raises(BadInput, match=r"^override:skill: got 0.9; need 0.5, as .*runs/best was started"):
         run(path, "skill=0.9")
+    with pytest.raises(BadInput, match=r"^\S*best.yaml:config.skill: got 0.7; need 0.5"):
+        run(write(tmp_path, TOY.replace("skill: 0.5", "skill: 0.7")))
     assert run(path, "skill=0.9", name="better").accuracy == 0.9
 
 
 def test_what_the_trainer_finds_is_told_before_anything_runs(tmp_path, run, toy):
     path = write(tmp_path, TOY)
-    with pytest.raises(BadInput, match="best.yaml:config.missing_file: got gone; need a file; make it"):
+    with pytest.raises(BadInput, match="^override:missing_file: got gone; need a file; make it"):
         run(path, "missing_file=gone")
+    with pytest.raises(BadInput, match="best.yaml:config.missing_file: got gone; need a file; make it"):
+        run(write(tmp_path, TOY.replace("{skill", "{missing_file: gone, skill")))
+    assert not toy.trained
+    assert not run.home.root.exists()
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", ".hidden", "a b", "x" * 65])
+def test_a_run_has_a_folder_of_its_own(tmp_path, run, toy, name):
+    with pytest.raises(BadInput, match="^--name: got "):
+        run(write(tmp_path, TOY), name=name)
+    with pytest.raises(BadInput, match="give the run such a --name"):
+        run(write(tmp_path, TOY, "my best.yaml"))
+    assert not toy.trained and not run.home.root.exists()
+
+
+def test_a_folder_that_cannot_be_used(tmp_path, run, toy):
+    path = write(tmp_path, TOY)
+    run.home.root.write_text("a file")
+    with pytest.raises(BadInput, match="runs/best: got Not a directory; need a folder that can be written"):
+        run(path)
+    run.home.root.unlink()
+    folder = run.home.run_dir("best")
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text('{"created_at": ')
+    with pytest.raises(BadInput, match="runs/best: got a record that can't be read .*; move the folder away"):
+        run(path)
     assert not toy.trained
 
 
@@ -193,6 +221,8 @@ def test_faults_of_the_config_name_its_keys(tmp_path, toy):
         ("- 1\n", "best.yaml: got list; need a mapping"),
         ("trainer: toy\ntrainer: toy\nconfig: {}\n", "best.yaml:2"),
         ("a: [\n", "best.yaml:2"),
+        ("trainer: os.path\nconfig: {}\n", "best.yaml:trainer: got 'os.path', which lacks Config"),
+        ("name: x\nsearch: {}\n", "best.yaml: got a sweep spec; need a production file; run it with platform sweep"),
     ],
 )
 def test_unusable_files(tmp_path, toy, text, told):
@@ -205,8 +235,10 @@ def test_missing_file_and_bad_overrides(tmp_path, toy):
         load_production(tmp_path / "nosuch.yaml")
     path = write(tmp_path, TOY)
     with pytest.raises(BadInput) as caught:
-        load_production(path, ["skill", "skill.deeper=1", "skill=[", "=3"])
-    assert len(caught.value.faults) == 4
+        load_production(path, ["skill", "skill.deeper=1", "skill=[", "=3", "skill=1,2", "~skill", "trainer.sed=1"])
+    assert len(caught.value.faults) == 7
+    assert "override:trainer.sed: got unknown key 'sed'" in str(caught.value)
+    assert load_production(path, ["skill=5e-1"]).config.skill == 0.5
     assert load_production(path, ["trainer.total_training_steps=9"]).config.trainer.total_training_steps == 9
 
 

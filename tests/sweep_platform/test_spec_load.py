@@ -187,6 +187,8 @@ def test_all_faults_at_once() -> None:
         ("constraints=[3]", "constraints.0: got 3; need a string"),
         ("objectives=[{metric: val/accuracy, direction: maximize}] budget.cost=5", "need an objective `cost/"),
         ("budget.cost=-1", "budget.cost: got -1"),
+        ("hydra.run.dir=x", "hydra: got unknown key 'hydra'"),
+        ("trainer=os.path", "trainer: got 'os.path', which lacks Config, preflight, prepare, train"),
     ],
 )  # fmt: skip
 def test_each_fault_names_its_key_and_what_is_needed(override: str, told: str) -> None:
@@ -214,11 +216,14 @@ def test_conditions_that_lead_back_to_themselves_are_refused() -> None:
         (b"just words", "own.yaml: got str"),
         (b"\ta: 1", "own.yaml:1:1: got "),
         (b"a: !!python/object:os.system 1", "own.yaml:1:4: got "),
-        (b"1: 2", "own.yaml: got dict"),
+        (b"1: 2", "own.yaml: got the key 1"),
         (b"\x00", "own.yaml"),
         (b"defaults: 3\nname: a", "own.yaml:defaults: got 3"),
         (b"defaults: [{model: nosuch}, _self_]\nname: a", "own.yaml:defaults.model: got 'nosuch'"),
-        (b"defaults: [nosuch, _self_]\nname: a", "Could not load 'nosuch'"),
+        (b"defaults: [nosuch, _self_]\nname: a", "own.yaml:defaults: got 'nosuch'; need a spec of its folder, or"),
+        (b"defaults: [{modle: tiny}, _self_]\nname: a", "own.yaml:defaults: got 'modle/tiny'; need a spec of its"),
+        (b"defaults: [own, _self_]\nname: a", "own.yaml:defaults: got an entry that leads back to this file"),
+        (b"hydra: {run: {dir: x}}\nname: a", "own.yaml:hydra: got "),
         (b"defaults: [{model: tiny}]\nname: a", "add `- _self_`"),
         (b"name: x\nsearch: {}\nobjectives: []", "search: got {}; need at least 1 entry"),
         (

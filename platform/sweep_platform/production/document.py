@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sweep_platform import units
 from sweep_platform.errors import BadInput, Fault
 from sweep_platform.files import to_yaml, write_atomically
 from sweep_platform.frontier import goal_index, points
-from sweep_platform.spec.compose import read_yaml, yaml_fault
-from sweep_platform.spec.faults import from_pydantic
+from sweep_platform.spec.compose import read_yaml
+from sweep_platform.spec.faults import Where, from_pydantic
+from sweep_platform.spec.overrides import parse
 from sweep_platform.spec.paths import put
 from sweep_platform.trainers import Trainer, load_trainer
 
@@ -80,6 +80,8 @@ class Production:
     trainer: Trainer
     config: BaseModel
     """The trainer's own `Config`."""
+    where: Where
+    """Places the config's keys: in the file, or among the overrides."""
 
 
 def export(ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "dapo", force: bool = False) -> Path:
@@ -177,42 +179,63 @@ def load_production(path: Path, overrides: Sequence[str] = ()) -> Production:
 
     Args:
         path: The file.
-        overrides: `dotted.key=value` settings for its config, values as in YAML.
+        overrides: `dotted.key=value` settings for its config, as in Hydra.
 
     Raises:
         BadInput: every fault found, each as `file:key.path`.
     """
-    file = _validate(ProductionFile, read_yaml(path), f"{path}:")
-    config = _with_overrides(file.config, overrides)
-    trainer = load_trainer(file.trainer)
-    return Production(path, file, trainer, _validate(trainer.Config, config, f"{path}:config."))
+    tree = read_yaml(path)
+    if "search" in tree and "provenance" not in tree:
+        need, do = "a production file", f"run it with platform sweep {path}, then platform export"
+        raise BadInput([Fault(str(path), "a sweep spec", need, do)])
+    faults: list[Fault] = []
+    file = _validate(ProductionFile, tree, lambda key: f"{path}:{key}", faults)
+    if file is None:
+        raise BadInput(faults)
+    config, overridden = _with_overrides(file.config, overrides, faults)
+    try:
+        trainer = load_trainer(file.trainer)
+    except BadInput as error:
+        faults += [replace(fault, where=f"{path}:trainer") for fault in error.faults]
+        raise BadInput(faults) from error
+
+    def where(key: str) -> str:
+        written = any(f"{key}.".startswith(f"{over}.") for over in overridden)
+        return f"override:{key}" if written else f"{path}:config.{key}"
+
+    valid = _validate(trainer.Config, config, where, faults)
+    if faults or valid is None:
+        raise BadInput(faults)
+    return Production(path, file, trainer, valid, where)
 
 
-def _validate(model: type[M], tree: Mapping[str, Any], prefix: str) -> M:
+def _validate(model: type[M], tree: Mapping[str, Any], where: Where, faults: list[Fault]) -> M | None:
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        faults = from_pydantic(
-            error, model, lambda key: f"{prefix}{key}".rstrip(".:"), lambda loc: ".".join(map(str, loc))
-        )
-        raise BadInput(faults) from error
+        faults += from_pydantic(error, model, where, lambda loc: ".".join(map(str, loc)))
+        return None
 
 
-def _with_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def _with_overrides(
+    config: Mapping[str, Any], overrides: Sequence[str], faults: list[Fault]
+) -> tuple[dict[str, Any], set[str]]:
+    """The config with the overrides set, and their keys."""
     changed: dict[str, Any] = copy.deepcopy(dict(config))
-    faults = []
-    for override in overrides:
-        path, _, text = override.partition("=")
-        where = f"override:{path}"
+    keys: set[str] = set()
+    for text in overrides:
         try:
-            put(changed, path, yaml.safe_load(text))
-        except yaml.YAMLError as error:
-            faults.append(yaml_fault(error, where))
+            override = parse(text)
+        except BadInput as error:
+            faults += error.faults
+            continue
+        key = override.key_or_group
+        keys.add(key)
+        if override.is_delete():
+            faults.append(Fault(f"override {text!r}", "a key to take out", "key=value", "set it to another value"))
+            continue
+        try:
+            put(changed, key, override.value())
         except (AttributeError, TypeError):
-            faults.append(Fault(where, repr(override), "a path of the config", "check the key"))
-        else:
-            if not path or "=" not in override:
-                faults.append(Fault(where, repr(override), "key.path=value", "write both"))
-    if faults:
-        raise BadInput(faults)
-    return changed
+            faults.append(Fault(f"override {text!r}", key, "a path of the config", "check the key"))
+    return changed, keys

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sweep_platform.errors import PlatformError
+from sweep_platform.errors import BadInput, Fault, PlatformError
 from sweep_platform.files import write_atomically
 
 
@@ -32,14 +32,24 @@ class Step:
 
 
 class Journal:
-    """The record of the run in `folder`; one process at a time, see `held`."""
+    """The record of the run in `folder`; one process at a time, see `held`.
+
+    Raises:
+        BadInput: what lies in the folder is no record.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._head = folder / "run.json"
         self._lines = folder / "steps.jsonl"
-        self.head: dict[str, Any] = json.loads(self._head.read_text("utf-8")) if self._head.exists() else {}
-        self.steps: list[Step] = list(self._read())
+        self._size = 0
+        try:
+            self.head: dict[str, Any] = json.loads(self._head.read_text("utf-8")) if self._head.exists() else {}
+            self.steps: list[Step] = list(self._read())
+        except (ValueError, TypeError, KeyError, OSError) as error:
+            got = f"a record that can't be read ({type(error).__name__}: {error})"
+            do = "move the folder away, or start another run with --name"
+            raise BadInput([Fault(str(folder), got, "the record of a run", do)]) from error
 
     @property
     def checkpoints(self) -> Path:
@@ -57,21 +67,27 @@ class Journal:
         return self.steps[-1] if self.steps and self.steps[-1].final else None
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other processes out.
+    def held(self) -> Iterator[Journal]:
+        """Keep other processes out, and yield the record as it is now.
 
         Raises:
             PlatformError: another one is running this.
+            BadInput: the folder can't be written.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("w") as lock:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = (self.folder / "lock").open("w")
+        except OSError as error:
+            need, do = "a folder that can be written", "change its rights, or set PLATFORM_HOME"
+            raise BadInput([Fault(str(self.folder), error.strerror or str(error), need, do)]) from error
+        with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise PlatformError(
                     f"{self.folder}: another process runs this; wait for it, or give this run another --name"
                 ) from error
-            yield
+            yield Journal(self.folder)
 
     def begin(self, config: Mapping[str, Any]) -> None:
         """Record the start of a run, or of its continuation."""
@@ -87,8 +103,12 @@ class Journal:
         if self.steps and step.step <= self.steps[-1].step and not (step.final and not self.steps[-1].final):
             return
         line = asdict(step) | {"at": step.at.isoformat()}
-        with self._lines.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        data = (json.dumps(line) + "\n").encode()
+        with self._lines.open("r+b" if self._lines.exists() else "wb") as file:
+            file.truncate(self._size)
+            file.seek(self._size)
+            file.write(data)
+        self._size += len(data)
         self.steps.append(step)
 
     def _save(self, head: dict[str, Any]) -> None:
@@ -96,13 +116,11 @@ class Journal:
         write_atomically(self._head, json.dumps(head, indent=2) + "\n")
 
     def _read(self) -> Iterator[Step]:
-        """The whole lines; a part of one, left by a crash, is cut off."""
+        """The whole lines; a part of one, left by a crash, is cut off by the next that is written."""
         if not self._lines.exists():
             return
         text = self._lines.read_bytes()
-        whole = text[: text.rfind(b"\n") + 1]
-        if whole != text:
-            self._lines.write_bytes(whole)
-        for line in whole.splitlines():
+        self._size = text.rfind(b"\n") + 1
+        for line in text[: self._size].splitlines():
             fields = json.loads(line)
             yield Step(**{**fields, "at": datetime.fromisoformat(fields["at"])})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from sweep_platform.files import to_yaml
 from sweep_platform.home import Home
 from sweep_platform.production.document import Production, load_production
 from sweep_platform.production.journal import Journal, Step
+from sweep_platform.spec.model import NAME
 from sweep_platform.spec.paths import flatten
 from sweep_platform.tracking.runs import StepRecord, step_metrics
 from sweep_platform.tracking.samples import FILE, TAG, TAG_VALUE, samples_table
@@ -82,16 +84,16 @@ def run_production(
         KeyboardInterrupt: as the user pressed it; the same call resumes.
     """
     production = load_production(path, overrides)
-    journal = Journal(home.run_dir(name or path.stem))
-    with journal.held():
-        journal = Journal(journal.folder)
+    journal = Journal(home.run_dir(_run_name(path, name)))
+    config = _placed(production, journal.checkpoints)
+    if journal.final is None:
+        _preflight(production, config)  # before anything is written
+    with journal.held() as journal:
         plain = production.config.model_dump(mode="json")
-        _check_unchanged(path, journal, plain)
+        _check_unchanged(production, journal, plain)
         metric = _metric(production)
         if journal.final is not None:
             return _result(journal, metric, resumed_from=journal.final.step, finished_before=True)
-        config = _placed(production, journal.checkpoints)
-        _preflight(path, production, config)
         run = _Run(production, journal, on_step)
         store = store or Store(home.mlflow_uri, home.artifacts)
         resumed_from = journal.steps[-1].step if journal.steps else None
@@ -193,13 +195,27 @@ def _placed(production: Production, folder: Path) -> BaseModel:
     return production.trainer.Config.model_validate(tree)
 
 
-def _check_unchanged(path: Path, journal: Journal, config: Mapping[str, Any]) -> None:
+def _run_name(path: Path, name: str | None) -> str:
+    """The run's name; a folder of its own is called like it.
+
+    Raises:
+        BadInput: it can't be one folder's name.
+    """
+    chosen = path.stem if name is None else name
+    if re.fullmatch(NAME, chosen) is None:
+        where = f"{path}" if name is None else "--name"
+        need = "letters, digits, '_', '-' and '.', starting with a letter or digit, at most 64"
+        raise BadInput([Fault(where, repr(chosen), need, "give the run such a --name")])
+    return chosen
+
+
+def _check_unchanged(production: Production, journal: Journal, config: Mapping[str, Any]) -> None:
     """Refuse to continue a run under another config: its result would belong to neither."""
     now = flatten(json.loads(json.dumps(config)))
     before = flatten(journal.head["config"]) if journal.head else now
     faults = [
         Fault(
-            f"{path}:config.{key}",
+            production.where(key),
             str(now.get(key, "nothing")),
             f"{before.get(key, 'nothing')}, as {journal.folder} was started with",
             "set it back, or start another run with --name",
@@ -211,10 +227,10 @@ def _check_unchanged(path: Path, journal: Journal, config: Mapping[str, Any]) ->
         raise BadInput(faults)
 
 
-def _preflight(path: Path, production: Production, config: BaseModel) -> None:
+def _preflight(production: Production, config: BaseModel) -> None:
     found = production.trainer.preflight(config)
     if found:
-        raise BadInput([Fault(f"{path}:config.{f.key}", f.got, f.need, f.do) for f in found])
+        raise BadInput([Fault(production.where(f.key), f.got, f.need, f.do) for f in found])
 
 
 def _result(journal: Journal, metric: str, *, resumed_from: int | None, finished_before: bool) -> ProductionResult:

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from sweep_platform.errors import BadInput, Fault
 from sweep_platform.spec.groups import GROUPS, group_file, presets_dir
 from sweep_platform.spec.overrides import Overrides, first_line
+
+if TYPE_CHECKING:
+    from hydra.errors import MissingConfigException
 
 _MAX_BYTES = 1_000_000
 """Larger files are no specs."""
@@ -136,6 +139,9 @@ def compose(path: Path, overrides: Sequence[str]) -> Composed:
     """
     path = path.absolute()
     written = read_yaml(path)
+    if "hydra" in written:
+        need = "a spec; Hydra's own settings have no effect here"
+        raise BadInput([Fault(f"{shown(path)}:hydra", repr(written["hydra"])[:80], need, "take it out")])
     if path.suffix != ".yaml":
         raise BadInput([Fault(shown(path), f"suffix {path.suffix!r}", ".yaml", "rename the file")])
     folders = [path.parent, presets_dir()]
@@ -180,7 +186,7 @@ def _hydra(path: Path, presets: Path, overrides: Overrides) -> dict[str, Any]:
     """Hydra's composition, as a plain tree."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
-    from hydra.errors import HydraException
+    from hydra.errors import HydraException, MissingConfigException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -198,6 +204,13 @@ def _hydra(path: Path, presets: Path, overrides: Overrides) -> dict[str, Any]:
         place = f"{where}:{key}" if key else where
         fault = Fault(place, first_line(error), "a value that resolves", "correct it")
         raise BadInput([fault]) from error
+    except MissingConfigException as error:
+        need = "a spec of its folder, or a choice of a group: model, data, hardware"
+        do = "name one that exists, as in [{model: tiny}, _self_]"
+        raise BadInput([Fault(f"{where}:defaults", _missing(error), need, do)]) from error
+    except RecursionError as error:
+        fault = Fault(f"{where}:defaults", "an entry that leads back to this file", "other files", "take it out")
+        raise BadInput([fault]) from error
     except (HydraException, ValueError, OSError) as error:
         raise BadInput([Fault(where, _hydra_message(error), "a spec that Hydra composes", "correct it")]) from error
     assert isinstance(tree, dict)
@@ -207,6 +220,11 @@ def _hydra(path: Path, presets: Path, overrides: Overrides) -> dict[str, Any]:
 def _quoted(text: str) -> str:
     """A string in Hydra's override language."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _missing(error: MissingConfigException) -> str:
+    """The entry of a defaults list that Hydra did not find."""
+    return repr(error.missing_cfg_file) if error.missing_cfg_file else _hydra_message(error)
 
 
 def _hydra_message(error: Exception) -> str:

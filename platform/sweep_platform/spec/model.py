@@ -16,6 +16,9 @@ from sweep_platform.spec.paths import put
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
 
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+"""What a sweep or a run may be called: a folder has its name."""
+
 
 def _seconds(value: Any) -> Any:
     """Turn 90, "90", "90s", "10m" or "1h30m" into seconds."""
@@ -106,7 +109,7 @@ class SweepSpec(Part):
     means the same under another version of the trainer.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    name: Annotated[str, Field(pattern=NAME)]
     """Names the sweep on the command line."""
     trainer: str = "dapo"
     """A trainer's entry-point name."""

@@ -17,6 +17,7 @@ from sweep_platform.errors import BadInput, Fault
 from sweep_platform.spec.groups import GROUPS, group_file
 
 if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
 _SEARCH = "search."
@@ -25,6 +26,28 @@ _SEARCH = "search."
 def first_line(error: Exception) -> str:
     """The first line of an error that says something."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def parse(text: str) -> Override:
+    """One override, as Hydra reads it: one key and one value.
+
+    Raises:
+        BadInput: it is neither `key=value` nor `~key`, or has several values.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    where = f"override {text!r}"
+    try:
+        override = OverridesParser.create().parse_override(text)
+        if not override.key_or_group or override.package is not None:
+            raise HydraException(f"the key {text.partition('=')[0]!r}")
+    except HydraException as error:
+        need, do = "key=value as in Hydra, e.g. budget.trials=4", "quote what is special: 'key=\"a b\"'"
+        raise BadInput([Fault(where, first_line(error).removesuffix("."), need, do)]) from error
+    if override.is_sweep_override():
+        raise BadInput([Fault(where, "several values", "one value", "put the values under search: {choice: [...]}")])
+    return override
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +69,7 @@ class Overrides:
     groups_in_defaults: frozenset[str]
     """Groups that the spec's defaults list names; Hydra can pick another choice for those only."""
     hydra: list[str] = field(default_factory=list)
-    """What Hydra is given: choices of groups, and settings of its own."""
+    """What Hydra is given: choices of groups."""
     picked: dict[str, str] = field(default_factory=dict)
     """Group -> choice."""
     faults: list[Fault] = field(default_factory=list)
@@ -61,33 +84,16 @@ class Overrides:
 
     def read(self, texts: Sequence[str]) -> None:
         """Parse and sort `texts`."""
-        from hydra.core.override_parser.overrides_parser import OverridesParser
-        from hydra.errors import HydraException
-
-        parser = OverridesParser.create()
         for text in texts:
-            where = f"override {text!r}"
             try:
-                override = parser.parse_override(text)
-                if not override.key_or_group or override.package is not None:
-                    raise HydraException(f"the key {text.partition('=')[0]!r}")
-                if override.is_sweep_override():
-                    do = "put the values under search: {choice: [...]}"
-                    raise BadInput([Fault(where, "several values", "one value", do)])
-                self._sort(text, override)
-            except HydraException as error:
-                need = "key=value as in Hydra, e.g. budget.trials=4"
-                do = "quote what is special: 'key=\"a b\"'"
-                self.faults.append(Fault(where, first_line(error).removesuffix("."), need, do))
+                self._sort(text, parse(text))
             except BadInput as error:
                 self.faults += error.faults
 
-    def _sort(self, text: str, override: Any) -> None:
+    def _sort(self, text: str, override: Override) -> None:
         key, value = override.key_or_group, override.value()
         change = _Change(f"override {text!r}", key, value, override.is_delete())
-        if key.startswith("hydra."):
-            self.hydra.append(text)
-        elif key.startswith(_SEARCH):
+        if key.startswith(_SEARCH):
             self._search.append(replace(change, key=key.removeprefix(_SEARCH)))
         elif key == "model" and isinstance(value, str) and "/" in value:
             self._values.append(replace(change, key="model.path"))
