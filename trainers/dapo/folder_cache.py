@@ -8,9 +8,10 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from dapo.errors import ModelError
 
 _SUMS = "sha256.json"
 
@@ -29,15 +30,19 @@ def cached_folder(name: str, build: Callable[[Path], None]) -> Path:
     Args:
         name: states everything that determines the content, such as a hash.
         build: fills the empty folder that it is given.
+
+    Raises:
+        ModelError: the cache is no folder that can be written.
     """
     folder = cache_root() / name
     if _is_whole(folder):
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f"{name}.lock")):
         if _is_whole(folder):
             return folder
-        work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+        work = folder.with_name(f".{name}")
+        shutil.rmtree(work, ignore_errors=True)  # what a builder left that was killed
+        work.mkdir()
         try:
             build(work)
             (work / _SUMS).write_text(json.dumps({path.name: _sum(path) for path in work.iterdir()}), "utf-8")
@@ -77,6 +82,13 @@ def _flush(path: Path) -> None:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock among processes; the system frees it if this one dies."""
-    with path.open("w") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise ModelError(
+            f"PLATFORM_CACHE: got {path.parent} ({error.strerror}); need a folder that can be written; set it to one"
+        ) from error
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

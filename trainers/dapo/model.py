@@ -50,11 +50,16 @@ def load_policy(path: str | Path, *, dtype: str = "float32", device: str | torch
     try:
         raw: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
         config = DecoderConfig.from_dict(raw)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"{folder / 'config.json'}: can't be read ({error}); need a Hugging Face folder") from error
     except ModelError as error:
         raise ModelError(f"{folder / 'config.json'}: {error}") from error
     tokenizer = Tokenizer.load(folder, config.eos_token_id, config.pad_token_id)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise ModelError(
+            f"{folder / 'config.json'}:vocab_size: got {config.vocab_size}; need at least the {tokenizer.vocab_size} "
+            "tokens of tokenizer.json; save model and tokenizer together"
+        )
     with torch.device("meta"):
         model = Decoder(config)
     state = {name: tensor.to(getattr(torch, dtype)) for name, tensor in _read_weights(folder).items()}
@@ -85,6 +90,8 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         names = {WEIGHTS}
         if not (folder / WEIGHTS).is_file() and index.is_file():
             names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        return {key: tensor for name in sorted(names) for key, tensor in load_file(folder / name).items()}
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        tensors = {key: tensor for name in sorted(names) for key, tensor in load_file(folder / name).items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise ModelError(f"{folder}: weights can't be read ({error}); need {WEIGHTS}, whole or in shards") from error
+    # Old checkpoints also hold the rotary frequencies, which config.json states.
+    return {key: tensor for key, tensor in tensors.items() if not key.endswith("rotary_emb.inv_freq")}

@@ -48,7 +48,9 @@ class DecoderConfig:
         """
         faults = _unsupported(raw)
         needed = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-        faults += [f"{key}: missing" for key in needed if not isinstance(raw.get(key), int)]
+        faults += [
+            f"{key}: got {raw.get(key)!r}; need a positive integer" for key in needed if not _positive(raw.get(key))
+        ]
         if faults:
             raise ModelError("; ".join(faults))
         heads = raw["num_attention_heads"]
@@ -64,7 +66,7 @@ class DecoderConfig:
             max_position_embeddings=raw.get("max_position_embeddings", 2048),
             tie_word_embeddings=raw.get("tie_word_embeddings", False),
             bos_token_id=raw.get("bos_token_id"),
-            eos_token_id=eos[0] if isinstance(eos, list) else eos,
+            eos_token_id=next(iter(eos), None) if isinstance(eos, list) else eos,
             pad_token_id=raw.get("pad_token_id"),
         )
 
@@ -93,6 +95,10 @@ class DecoderConfig:
         }
 
 
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and value > 0
+
+
 def _unsupported(raw: Mapping[str, Any]) -> list[str]:
     """Name everything in a `config.json` that this decoder would compute differently."""
     family = raw.get("model_type")
@@ -107,5 +113,9 @@ def _unsupported(raw: Mapping[str, Any]) -> list[str]:
         "use_sliding_window": (raw.get("use_sliding_window", False), False),
         "attention_bias": (raw.get("attention_bias", False) and family == "llama", False),
         "pretraining_tp": (raw.get("pretraining_tp", 1), 1),
+        "partial_rotary_factor": (rope.get("partial_rotary_factor", 1.0), 1.0),
+        "quantization_config": (raw.get("quantization_config"), None),
     }
-    return [f"{key}: got {got!r}; need {need!r}; choose another model" for key, (got, need) in checks.items() if got != need]
+    return [
+        f"{key}: got {got!r}; need {need!r}; choose another model" for key, (got, need) in checks.items() if got != need
+    ]

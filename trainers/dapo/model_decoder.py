@@ -57,9 +57,7 @@ class Layout:
         inverse = torch.empty(sum(lengths), dtype=torch.long)
         slots = (source >= 0).nonzero().squeeze(1)
         inverse[source[slots]] = slots
-        return cls(
-            source.clamp_min(0).to(device), torch.cat(positions).to(device), inverse.to(device), tuple(buckets)
-        )
+        return cls(source.clamp_min(0).to(device), torch.cat(positions).to(device), inverse.to(device), tuple(buckets))
 
 
 class RMSNorm(nn.Module):

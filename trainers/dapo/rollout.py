@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dapo.batch import Response
+from dapo.errors import NonFinite
 from dapo.model import Policy
 from dapo.model_decoder import Decoder, rope_table, rotate
 
@@ -64,7 +65,12 @@ def generate(
 
     Returns:
         n responses per prompt, in the order of `prompts`.
+
+    Raises:
+        NonFinite: the model's numbers are NaN or infinite.
     """
+    if not prompts:
+        return []
     sampling = Sampling(temperature, top_p, top_k)
     engine = Engine(policy.model)
     uniforms = torch.rand(len(prompts) * n, max_response_length, generator=generator)
@@ -74,10 +80,12 @@ def generate(
         wave = owners[rows]
         used, inverse = wave.unique(return_inverse=True)
         cache = engine.prefill([prompts[index] for index in used.tolist()], inverse, max_response_length)
+        _check_finite(cache.hidden)
         drawn = engine.decode(cache, uniforms[rows].to(engine.device), sampling, policy.tokenizer.eos_id)
+        _check_finite(drawn[1])
         tokens.append(drawn[0])
         logprobs.append(drawn[1])
-    flat = _responses(policy, torch.cat(tokens), torch.cat(logprobs)) if tokens else []
+    flat = _responses(policy, torch.cat(tokens), torch.cat(logprobs))
     return [flat[start : start + n] for start in range(0, len(flat), n)]
 
 
@@ -143,7 +151,9 @@ class Engine:
             ids[row, : len(prompt)] = torch.tensor(prompt)
         # Right padding needs no mask under causal attention; the shift then left-aligns nothing but the padding.
         shift = (torch.arange(longest) - (longest - lengths).unsqueeze(1)).to(self.device)
-        source = shift.clamp_min(0)[:, None, :, None].expand(-1, self.config.num_key_value_heads, -1, self.config.head_dim)
+        source = shift.clamp_min(0)[:, None, :, None].expand(
+            -1, self.config.num_key_value_heads, -1, self.config.head_dim
+        )
         owner = owner.to(self.device)
         hidden = self.embedding[ids.to(self.device)]
         cos, sin = (table[None, :, None] for table in rope_table(self.config, longest, hidden))
@@ -271,8 +281,17 @@ def _invert(probabilities: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     total = running[:, -1:]
     # Just below the total, so that rounding never lands behind the last token that has any mass.
     aim = uniforms.unsqueeze(1) * (total * (1 - 1e-6))
-    chosen = torch.searchsorted(running, aim, right=True)
+    # Without NaN the bound is never met; with it, the log-probability is NaN, which `generate` reports.
+    chosen = torch.searchsorted(running, aim, right=True).clamp_max(running.shape[-1] - 1)
     return chosen.squeeze(1), (probabilities.gather(1, chosen) / total).log().squeeze(1)
+
+
+def _check_finite(numbers: Tensor) -> None:
+    if not bool(numbers.isfinite().all()):
+        raise NonFinite(
+            "generation: got NaN or infinite numbers from the model; need finite weights; "
+            "start from another model or checkpoint"
+        )
 
 
 def _responses(policy: Policy, tokens: Tensor, logprobs: Tensor) -> list[Response]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,13 @@ class Tokenizer:
     """A `tokenizer.json`, its special tokens and its chat template."""
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, *, eos_id: int, pad_id: int, chat_template: str | None = None
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        eos_id: int,
+        pad_id: int,
+        chat_template: str | None = None,
+        special_tokens: Mapping[str, str] | None = None,
     ) -> None:
         self._backend = backend
         # A chat template writes special tokens as text; without one, text that looks like one is only text.
@@ -32,6 +38,9 @@ class Tokenizer:
         """Token that fills a batch; never trained on."""
         self.chat_template = chat_template
         """Jinja text that a chat model's prompts go through, or None."""
+        names = {"eos_token": backend.id_to_token(eos_id), "pad_token": backend.id_to_token(pad_id)}
+        self.special_tokens = {**(special_tokens or {}), **names}
+        """Texts by name, such as `bos_token`, as a chat template uses them."""
 
     @property
     def vocab_size(self) -> int:
@@ -58,22 +67,31 @@ class Tokenizer:
         """Return the prompt's text: `template` with `{problem}` filled in, or else the model's own form.
 
         A model with a chat template gets the problem as the user's message; one without gets a line of its own.
+
+        Raises:
+            ModelError: the chat template fails.
         """
         if template is not None:
             return template.replace("{problem}", problem)
         if self.chat_template is None:
             return problem + "\n"
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+        from transformers.utils.chat_template_utils import render_jinja_template
 
-        render = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(self.chat_template)
-        return render.render(messages=[{"role": "user", "content": problem}], add_generation_prompt=True)
+        chat = [[{"role": "user", "content": problem}]]
+        try:
+            texts, _ = render_jinja_template(
+                chat, chat_template=self.chat_template, add_generation_prompt=True, **self.special_tokens
+            )
+        except Exception as error:  # a template can raise anything
+            raise ModelError(f"chat_template: fails on a user's message ({error}); need another model") from error
+        return str(texts[0])
 
     @classmethod
     def load(cls, folder: Path, eos_id: int | None = None, pad_id: int | None = None) -> Tokenizer:
         """Read `tokenizer.json` and `tokenizer_config.json`; the ids given stand in where the latter is silent.
 
         Raises:
-            ModelError: no readable tokenizer.json, or no end token.
+            ModelError: no readable tokenizer.json or tokenizer_config.json, or no end token.
         """
         from tokenizers import Tokenizer as Backend
 
@@ -82,22 +100,27 @@ class Tokenizer:
         except Exception as error:  # the library raises plain Exception
             raise ModelError(f"{folder / 'tokenizer.json'}: can't be read ({error})") from error
         extra = folder / "tokenizer_config.json"
-        settings: dict[str, Any] = json.loads(extra.read_text("utf-8")) if extra.is_file() else {}
-        eos = _special(backend, settings.get("eos_token"), eos_id)
+        try:
+            settings: dict[str, Any] = json.loads(extra.read_text("utf-8")) if extra.is_file() else {}
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{extra}: can't be read ({error})") from error
+        special = {key: text for key in settings if key.endswith("_token") and (text := _text(settings[key]))}
+        eos = _special(backend, special.get("eos_token"), eos_id)
         if eos is None:
             raise ModelError(f"{folder}: no eos_token in tokenizer_config.json or config.json")
-        pad = _special(backend, settings.get("pad_token"), pad_id)
+        pad = _special(backend, special.get("pad_token"), pad_id)
         template = folder / "chat_template.jinja"
         chat = template.read_text("utf-8") if template.is_file() else settings.get("chat_template")
-        return cls(backend, eos_id=eos, pad_id=eos if pad is None else pad, chat_template=chat)
+        if isinstance(chat, list):  # several templates by name
+            chat = next((entry["template"] for entry in chat if entry["name"] == "default"), None)
+        return cls(backend, eos_id=eos, pad_id=eos if pad is None else pad, chat_template=chat, special_tokens=special)
 
     def save(self, folder: Path) -> None:
         """Write what `load` and transformers' `AutoTokenizer` read."""
         self._backend.save(str(folder / "tokenizer.json"))
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": self._backend.id_to_token(self.eos_id),
-            "pad_token": self._backend.id_to_token(self.pad_id),
+            **self.special_tokens,
             "clean_up_tokenization_spaces": False,
         }
         if self.chat_template is not None:
@@ -124,8 +147,13 @@ def byte_tokenizer(words: Iterable[str]) -> Tokenizer:
     return Tokenizer(backend, eos_id=vocabulary[EOS], pad_id=vocabulary[PAD])
 
 
-def _special(backend: tokenizers.Tokenizer, token: object, fallback: int | None) -> int | None:
-    """Return the id of a special token as tokenizer_config.json writes it: a text, or a table with `content`."""
+def _text(token: object) -> str | None:
+    """Return the text of a special token as tokenizer_config.json writes it: itself, or a table with `content`."""
     text = token.get("content") if isinstance(token, dict) else token
-    found = backend.token_to_id(text) if isinstance(text, str) else None
+    return text if isinstance(text, str) else None
+
+
+def _special(backend: tokenizers.Tokenizer, text: str | None, fallback: int | None) -> int | None:
+    """Return the id of a special token, or `fallback` where there is none of that text."""
+    found = None if text is None else backend.token_to_id(text)
     return fallback if found is None else found
