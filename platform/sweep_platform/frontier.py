@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from run_ledger import SweepRecord, TrialRecord
 
 COMPLETE = "complete"
+CURRENCIES = ("flops", "tokens", "device_seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class Point:
     """The searched values."""
     origin: str = ""
     """`prior:<name>` or the sampler's name."""
+    cost: Mapping[str, float] = field(default_factory=dict)
+    """What training it cost, in every currency: flops, tokens, device_seconds."""
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -83,6 +86,7 @@ def points(sweep: SweepRecord, trials: Iterable[TrialRecord]) -> list[Point]:
             errors=tuple(_error(trial, goal) for goal in wanted),
             params=trial.params,
             origin=trial.origin,
+            cost={name: float(getattr(trial.cost, name)) for name in CURRENCIES},
         )
         for trial in sorted(trials, key=lambda trial: trial.number)
         if trial.state == COMPLETE
@@ -208,22 +212,29 @@ class Frontier:
         return knee(self.front)
 
     def to_json(self) -> dict[str, Any]:
-        """The form of `platform pareto --json`: all points by number, with what the front says of each."""
-        return {"sweep": self.address, "points": [self.point_json(point) for point in self.points]}
+        """The form of `platform pareto --json`: the front, cheapest first, then what it dominates, by number."""
+        front = {point.number for point in self.front}
+        return {
+            "sweep": self.address,
+            "objectives": [{"metric": goal.metric, "direction": goal.direction} for goal in self.goals],
+            "knee": self.knee.number,
+            "points": [self.point_json(point) for point in self.front],
+            "dominated": [self.point_json(point) for point in self.points if point.number not in front],
+            "states": dict(self.states),
+        }
 
     def point_json(self, point: Point) -> dict[str, Any]:
-        """One trial: values, errors and params, and what the front says of it."""
-        on_front = any(point.number == other.number for other in self.front)
+        """One trial: values, errors, costs and params, and which points of the front it can't be told from."""
         metrics = [goal.metric for goal in self.goals]
         errors = zip(metrics, point.errors, strict=True)
         return {
             "number": point.number,
             "values": dict(zip(metrics, point.values, strict=True)),
             "errors": {metric: error for metric, error in errors if error is not None},
+            "cost": dict(point.cost),
             "params": dict(point.params),
             "origin": point.origin,
-            "on_front": on_front,
             "knee": point.number == self.knee.number,
-            "indistinguishable_from": indistinguishable(point, self.front) if on_front else [],
-            "indistinguishable_from_2se": indistinguishable(point, self.front, 2.0) if on_front else [],
+            "indistinguishable_from": indistinguishable(point, self.front),
+            "indistinguishable_from_2se": indistinguishable(point, self.front, 2.0),
         }

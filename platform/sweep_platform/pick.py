@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sweep_platform import units
@@ -38,6 +39,8 @@ def pick(front: Sequence[Point], *, max_cost: float | None = None, min_accuracy:
 def _within(points: Sequence[Point], direction: str, bound: float) -> list[Point]:
     """The points within a bound on the first objective of that direction; at least one, or BadInput."""
     option = _OPTION[direction]
+    if math.isnan(bound):
+        raise BadInput([Fault(option, "nan", "a number", "change the bound")])
     goals = points[0].goals
     index = goal_index(goals, direction)
     if index is None:

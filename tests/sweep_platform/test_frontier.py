@@ -42,7 +42,7 @@ def trial(number, values, *, state=TrialState.COMPLETE, step=30, metrics=None):
         config={},
         values=values,
         metrics=metrics or {},
-        cost=CostRecord(),
+        cost=CostRecord(flops=7.0, tokens=70),
         step=step,
         total_steps=30,
         reason=None,
@@ -195,7 +195,7 @@ def test_pick_names_the_nearest():
         pick(front, min_accuracy=0.6)
     with pytest.raises(BadInput, match="--min-accuracy: got 0.4; need at most 0.25"):
         pick(front, max_cost=7e12, min_accuracy=0.4)
-    with pytest.raises(BadInput, match="--max-cost: got nan"):
+    with pytest.raises(BadInput, match="--max-cost: got nan; need a number"):
         pick(front, max_cost=math.nan)
 
 
@@ -222,23 +222,36 @@ def test_json_form():
         trial(1, (0.21, 2e12), metrics={"val/accuracy_se": 0.02}),
         trial(2, (0.1, 3e12)),
         trial(3, None, state=TrialState.FAILED),
+        trial(4, (0.05, 1e11), metrics={"val/accuracy_se": math.nan}),
+        trial(5, (math.inf, 1e11)),
     ]
-    told = json.loads(json.dumps(Frontier.of(sweep(), trials).to_json()))
+    frontier = Frontier.of(sweep(), trials)
+    told = json.loads(json.dumps(frontier.to_json(), allow_nan=False))
     assert told["sweep"] == "aime@2"
-    first, second, third = told["points"]
-    assert first == {
-        "number": 0,
-        "values": {"val/accuracy": 0.2, "cost/flops": 1e12},
-        "errors": {"val/accuracy": 0.02},
-        "params": {"lr": 0},
-        "origin": "tpe",
-        "on_front": True,
-        "knee": False,
-        "indistinguishable_from": [1],
-        "indistinguishable_from_2se": [1],
-    }
-    assert second["knee"] and second["on_front"]
-    assert not third["on_front"] and third["indistinguishable_from"] == []
+    assert told["objectives"][1] == {"metric": "cost/flops", "direction": "minimize"}
+    assert told["knee"] == 0
+    assert told["states"] == {"complete": 5, "failed": 1}
+    assert [point["number"] for point in told["points"]] == [4, 0, 1]
+    assert [point["number"] for point in told["dominated"]] == [2]
+    cheap, first, second = told["points"]
+    assert (
+        first
+        == frontier.point_json(frontier.front[1])
+        == {
+            "number": 0,
+            "values": {"val/accuracy": 0.2, "cost/flops": 1e12},
+            "errors": {"val/accuracy": 0.02},
+            "cost": {"flops": 7.0, "tokens": 70.0, "device_seconds": 0.0},
+            "params": {"lr": 0},
+            "origin": "tpe",
+            "knee": True,
+            "indistinguishable_from": [1],
+            "indistinguishable_from_2se": [1],
+        }
+    )
+    assert cheap["errors"] == {}, "an error that is no number is none"
+    assert not second["knee"] and second["indistinguishable_from"] == [0]
+    assert told["dominated"][0]["indistinguishable_from"] == []
 
 
 def test_frontier_and_pick_load_nothing_heavy():
