@@ -40,9 +40,10 @@ def response_logprobs(
     size = max(1, CHUNK_ELEMENTS // model.config.vocab_size)
     if len(labels) <= size:
         return _score(hidden, model.head_weight, labels, temperature)
+    parts = [slice(start, start + size) for start in range(0, len(labels), size)]
     chunks = [
-        checkpoint(_score, h, model.head_weight, label, temperature, use_reentrant=False)
-        for h, label in zip(hidden.split(size), labels.split(size), strict=True)
+        checkpoint(_score, hidden[part], model.head_weight, labels[part], temperature, use_reentrant=False)
+        for part in parts
     ]
     return torch.cat([chunk[0] for chunk in chunks]), torch.cat([chunk[1] for chunk in chunks])
 

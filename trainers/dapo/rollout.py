@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from torch import Tensor
 from dapo.batch import Response
 from dapo.errors import NonFinite
 from dapo.model import Policy
-from dapo.model_decoder import Decoder, rope_table, rotate
+from dapo.model_decoder import Decoder, Layer, rope_table, rotate
 
 COMPACT_BELOW = 0.8
 """Finished rows leave the batch once fewer than this share of its rows are alive: copying the cache costs too."""
@@ -76,12 +77,13 @@ def generate(
     uniforms = torch.rand(len(prompts) * n, max_response_length, generator=generator)
     owners = torch.arange(len(prompts)).repeat_interleave(n)
     tokens, logprobs = [], []
-    for rows in torch.arange(len(owners)).split(max_num_seqs):
-        wave = owners[rows]
-        used, inverse = wave.unique(return_inverse=True)
-        cache = engine.prefill([prompts[index] for index in used.tolist()], inverse, max_response_length)
+    for first in range(0, len(owners), max_num_seqs):
+        wave = slice(first, first + max_num_seqs)
+        mine = owners[wave]
+        used = prompts[int(mine[0]) : int(mine[-1]) + 1]
+        cache = engine.prefill(used, mine - mine[0], max_response_length)
         _check_finite(cache.hidden)
-        drawn = engine.decode(cache, uniforms[rows].to(engine.device), sampling, policy.tokenizer.eos_id)
+        drawn = engine.decode(cache, uniforms[wave].to(engine.device), sampling, policy.tokenizer.eos_id)
         _check_finite(drawn[1])
         tokens.append(drawn[0])
         logprobs.append(drawn[1])
@@ -124,6 +126,7 @@ class Engine:
         self.device = model.head_weight.device
         self.embedding, self.head = model.model.embed_tokens.weight, model.head_weight
         self.norm = model.model.norm
+        layers = cast(Iterable[Layer], model.model.layers)
         self.layers = [
             (
                 layer.input_layernorm,
@@ -133,7 +136,7 @@ class Engine:
                 torch.cat((layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight)),
                 layer.mlp.down_proj.weight,
             )
-            for layer in model.model.layers
+            for layer in layers
         ]
 
     def prefill(self, prompts: Sequence[Sequence[int]], owner: Tensor, room: int) -> Cache:
@@ -149,7 +152,7 @@ class Engine:
         ids = torch.zeros(len(prompts), longest, dtype=torch.long)
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)] = torch.tensor(prompt)
-        # Right padding needs no mask under causal attention; the shift then left-aligns nothing but the padding.
+        # Right padding needs no mask under causal attention; the shift then brings the padding to the left.
         shift = (torch.arange(longest) - (longest - lengths).unsqueeze(1)).to(self.device)
         source = shift.clamp_min(0)[:, None, :, None].expand(
             -1, self.config.num_key_value_heads, -1, self.config.head_dim
@@ -157,7 +160,8 @@ class Engine:
         owner = owner.to(self.device)
         hidden = self.embedding[ids.to(self.device)]
         cos, sin = (table[None, :, None] for table in rope_table(self.config, longest, hidden))
-        keys, values = [], []
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -232,7 +236,7 @@ class Engine:
         """Run one layer on `hidden` [..., hidden], with `attend` in the place of attention."""
         norm, qkv_weight, qkv_bias, o_weight, mlp_norm, gate_up, down = self.layers[index]
         heads, kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
-        qkv = F.linear(norm(hidden), qkv_weight, qkv_bias).unflatten(-1, (-1, self.config.head_dim))
+        qkv = F.linear(norm(hidden), qkv_weight, qkv_bias).view(*hidden.shape[:-1], -1, self.config.head_dim)
         turned = rotate(qkv[..., : heads + kv_heads, :], cos, sin)
         mixed = attend(turned[..., :heads, :], turned[..., heads:, :], qkv[..., heads + kv_heads :, :])
         hidden = hidden + F.linear(mixed.reshape(*hidden.shape[:-1], -1), o_weight)

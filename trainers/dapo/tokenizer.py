@@ -79,12 +79,12 @@ class Tokenizer:
 
         chat = [[{"role": "user", "content": problem}]]
         try:
-            texts, _ = render_jinja_template(
+            rendered = render_jinja_template(
                 chat, chat_template=self.chat_template, add_generation_prompt=True, **self.special_tokens
             )
         except Exception as error:  # a template can raise anything
             raise ModelError(f"chat_template: fails on a user's message ({error}); need another model") from error
-        return str(texts[0])
+        return str(rendered[0][0])
 
     @classmethod
     def load(cls, folder: Path, eos_id: int | None = None, pad_id: int | None = None) -> Tokenizer:
