@@ -18,6 +18,8 @@ from sweep_platform.home import Home
 from toybox.command import STEPS, TRIALS
 
 TOTAL = TRIALS * STEPS
+IN_THE_BACKGROUND = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+"""Starts a command as a script does with &: SIGINT is ignored until the command says otherwise."""
 
 
 class Command:
@@ -29,7 +31,7 @@ class Command:
         own_home.mkdir(parents=True, exist_ok=True)
         path = os.pathsep.join(entry for entry in sys.path if entry)
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "toybox.command", str(folder), executor],
+            [*IN_THE_BACKGROUND, sys.executable, "-W", "error", "-m", "toybox.command", str(folder), executor],
             env={**os.environ, "PYTHONPATH": path, "HOME": str(own_home)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -102,7 +104,7 @@ def assert_whole(folder: Path, unbroken: list[tuple[Any, ...]]) -> None:
         rows = database.execute("select exit_reason from ledger_attempts order by id").fetchall()
     database.close()
     reasons = [reason for (reason,) in rows]
-    assert sorted(reasons) == ["complete"] * TRIALS + ["lost"] * (len(reasons) - TRIALS), "a ghost"
+    assert reasons.count("complete") == TRIALS and set(reasons) <= {"complete", "lost", "waiting"}, "a ghost"
     assert len(reasons) == sum(trial.attempts for trial in trials) > TRIALS
 
 
@@ -114,9 +116,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
     return essence(result(folder))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_killed_inline(seed: int, tmp_path: Path, unbroken: list[tuple[Any, ...]]) -> None:
-    for steps in sorted(random.Random(seed).sample(range(1, TOTAL), 3)):
+def test_killed_inline(tmp_path: Path, unbroken: list[tuple[Any, ...]]) -> None:
+    for steps in sorted(random.Random(1).sample(range(1, TOTAL), 3)):
         code, output = Command(tmp_path, "inline").stop_at(steps, signal.SIGKILL)
         assert code == -signal.SIGKILL, output
     code, output = Command(tmp_path, "inline").end()

@@ -1,7 +1,9 @@
 """The driver's decisions, with the executor's part played by hand."""
 
 import math
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +170,7 @@ def test_a_space_smaller_than_the_budget_ends_the_sweep(ledger: Ledger, home: Ho
             while isinstance(assignment := driver.next_trial(), Assignment):
                 run(driver, assignment)
             assert driver.finished
+            assert driver.cut_short is not None and "3 candidates, all there are" in driver.cut_short
     assert sorted(trial.params["actor.batch"] for trial in ledger.trials(driver.sweep.id)) == [1, 2, 3]
 
 
@@ -177,16 +180,21 @@ def test_a_space_without_a_feasible_point_ends_once(ledger: Ledger, home: Home) 
     for _ in range(2):
         with open_sweep(ledger, toy_spec(search=search), home) as driver:
             assert driver.next_trial() is None
+            assert driver.cut_short is not None and "actor.shards: got 2" in driver.cut_short
         counts.append(len(ledger.trials(driver.sweep.id)))
     assert counts == [64, 64]
 
 
-def test_the_cost_budget_is_in_the_objectives_currency(ledger: Ledger, home: Home) -> None:
+def test_the_cost_budget_is_in_the_objectives_currency(
+    ledger: Ledger, home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
     spec = toy_spec(search={"actor.lr": {"float": [0.1, 1.0]}}, budget={"trials": 9, "cost": 40e9})
     with open_sweep(ledger, spec, home) as driver:
         while isinstance(assignment := driver.next_trial(), Assignment):
             run(driver, assignment)  # 16 GFLOPs each
+        assert driver.cut_short == "budget.cost: 4.8e+10 of 4e+10 cost/flops are spent; no other trial starts"
     assert len(ledger.trials(driver.sweep.id)) == 3
+    assert caplog.messages == [driver.cut_short]
 
 
 def test_nothing_starts_after_the_wall_clock(ledger: Ledger, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,8 +203,10 @@ def test_nothing_starts_after_the_wall_clock(ledger: Ledger, home: Home, monkeyp
     with open_sweep(ledger, toy_spec(budget={"wall_clock": "1m"}), home) as driver:
         assignment = assigned(driver)
         now = 161.0
+        assert driver.cut_short is None, "one is running"
         run(driver, assignment)
         assert driver.next_trial() is None
+        assert driver.cut_short == "budget.wall_clock: 60 s are over; no other trial starts"
     assert ledger.trials(driver.sweep.id)[0].state is TrialState.COMPLETE
 
 
@@ -236,30 +246,53 @@ def test_a_resumed_sweep_suggests_what_an_unbroken_one_does(ledger: Ledger, home
                 out.append(step)
             if not out:
                 break
-            run(driver, out[0])  # the others are left running, as by a kill
+            run(driver, out[0])  # the others are handed back
     trials = ledger.trials(driver.sweep.id)
     assert [(t.number, dict(t.params), t.values) for t in trials] == unbroken
     assert max(trial.attempts for trial in trials) > 1
 
 
-def test_what_a_dead_driver_left_goes_on_first(ledger: Ledger, home: Home) -> None:
+def test_what_an_interrupted_driver_left_goes_on_first(ledger: Ledger, home: Home) -> None:
     spec = toy_spec(budget={"trials": 3, "concurrency": 2})
     with pytest.raises(KeyboardInterrupt), open_sweep(ledger, spec, home) as driver:
         first, _second = assigned(driver), assigned(driver)
         driver.report(first, told(first, 1))
         raise KeyboardInterrupt
-    assert {trial.state for trial in ledger.trials(driver.sweep.id)} == {TrialState.RUNNING}
+    assert {trial.state for trial in ledger.trials(driver.sweep.id)} == {TrialState.WAITING}
     with open_sweep(ledger, spec, home) as again:
         one, two = assigned(again), assigned(again)
         assert (one.number, two.number) == (0, 1)
         assert (one.config, one.trial.attempts, one.trial.step) == (first.config, 2, 1)
-        with pytest.raises(StaleToken):
-            driver.report(first, told(first, 2))
+        assert not driver.report(first, told(first, 2)), "it is no longer out"
         run(again, one)
         run(again, two)
         run(again, assigned(again))
         assert again.next_trial() is None
     assert [trial.attempts for trial in ledger.trials(driver.sweep.id)] == [2, 2, 1]
+
+
+def test_an_interrupt_that_some_code_swallows_is_met_again(ledger: Ledger, home: Home) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    with open_sweep(ledger, toy_spec(budget={"concurrency": 2}), home) as driver:
+        assignment = assigned(driver)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(number)
+        with pytest.raises(KeyboardInterrupt):
+            driver.report(assignment, told(assignment, 1))
+        with pytest.raises(KeyboardInterrupt):
+            driver.next_trial()
+    assert signal.getsignal(signal.SIGTERM) is handler
+    (trial,) = ledger.trials(driver.sweep.id)
+    assert (trial.state, trial.step) == (TrialState.WAITING, 0)
+
+
+def test_choices_that_no_trial_can_have_are_told(ledger: Ledger, home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    search = {"actor.shards": {"choice": [1, 2]}, "actor.batch": {"int": [1, 2]}}
+    with open_sweep(ledger, toy_spec(search=search), home) as driver:
+        run(driver, assigned(driver))
+    reason = "actor.shards: got 2; need at most 1"
+    assert caplog.messages == [f"search.actor.shards: 2 is left out, as no trial can have it: {reason}"]
 
 
 def test_a_lost_worker_is_retried_twice(ledger: Ledger, home: Home) -> None:
@@ -313,6 +346,24 @@ def test_a_larger_budget_goes_on(ledger: Ledger, home: Home) -> None:
 def test_two_drivers_never_run_one_sweep(ledger: Ledger, home: Home) -> None:
     with open_sweep(ledger, toy_spec(), home), pytest.raises(SweepBusy), open_sweep(ledger, toy_spec(), home):
         pass
+
+
+def test_a_driver_that_was_taken_for_dead_can_write_no_more(
+    ledger: Ledger, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_sweep(ledger, toy_spec(), home) as slow:
+        old = assigned(slow)
+        monkeypatch.setattr("run_ledger.leases.surely_gone", lambda *_: True)
+        with open_sweep(ledger, toy_spec(), home) as quick:
+            new = assigned(quick)
+            assert (new.number, new.trial.attempts) == (old.number, 2)
+            with pytest.raises(StaleToken):
+                slow.report(old, told(old, 1))
+            with pytest.raises(StaleToken):
+                slow.finish(old, Ended())
+            run(quick, new)
+    (trial,) = ledger.trials(quick.sweep.id)
+    assert (trial.state, trial.step) == (TrialState.COMPLETE, 4)
 
 
 class Broken(Notes):

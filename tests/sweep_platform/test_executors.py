@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_platform.driver import Crashed, Ended
 from sweep_platform.errors import BadInput, PlatformError
+from sweep_platform.executors import cluster
 from sweep_platform.executors.attempt import run_attempt, thread_environment, threads_limited
 from sweep_platform.executors.payload import Job, decode, encode
 from sweep_platform.executors.preparation import Preparation
@@ -74,8 +76,8 @@ def test_a_job_comes_back_as_it_was() -> None:
 def test_an_attempt_ends_or_crashes() -> None:
     seen: list[int] = []
 
-    def report(step: Any) -> bool:
-        seen.append(step.step)
+    def report(data: bytes) -> bool:
+        seen.append(decode(data).step)
         return True
 
     assert run_attempt(toy, {}, report) == Ended()
@@ -90,8 +92,8 @@ def test_an_attempt_ends_or_crashes() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("locked"), KeyboardInterrupt()])
 def test_what_report_raises_is_no_fault_of_the_trainer(error: BaseException, tmp_path: Path) -> None:
-    def report(step: Any) -> bool:
-        if step.step == 3:
+    def report(data: bytes) -> bool:
+        if decode(data).step == 3:
             raise error
         return True
 
@@ -112,6 +114,23 @@ def test_threads_are_limited_for_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
         assert torch.get_num_threads() == 1
     assert (os.environ["OMP_NUM_THREADS"], os.environ.get("MKL_NUM_THREADS")) == ("7", None)
     assert torch.get_num_threads() == before
+
+
+def test_a_folder_that_a_killed_process_left_is_removed_and_a_used_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(cluster, "_SOCKET_ROOM", 999)
+    left = tmp_path / "sweep-left"
+    left.mkdir()
+    (left / "lock").touch()
+    (tmp_path / "sweep-other").mkdir()
+    with cluster._scratch() as one:
+        assert not left.exists()
+        with cluster._scratch() as two:
+            assert one.parent == two.parent == tmp_path
+            assert one.exists() and one != two
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep-other"], "nobody locked that one: not ours"
 
 
 def test_preparation_runs_beside_this_process() -> None:

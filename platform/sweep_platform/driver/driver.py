@@ -94,6 +94,7 @@ class Driver:
         self._losses: Counter[int] = Counter()
         self._exhausted = self._ends_refused()
         self._told: set[int] = set()
+        self._interrupted = False
         for trial in self.trials:
             self._searcher.pend(trial)
         self._inform()
@@ -111,7 +112,29 @@ class Driver:
     @property
     def finished(self) -> bool:
         """Whether nothing is running and nothing will start any more."""
-        return not (self._queue or self._running or self._may_suggest())
+        return not (self._queue or self._running) and self._limit() is not None
+
+    @property
+    def cut_short(self) -> str | None:
+        """Which limit ended the sweep before all trials of its budget ran; None if none did."""
+        return self._limit() if self.finished and self._counted < self.spec.budget.trials else None
+
+    def interrupt(self) -> None:
+        """Let the next call for a trial, or of `report`, raise KeyboardInterrupt. Safe in a signal handler.
+
+        The handler raises it too, but wherever the process is at that moment: some code swallows it.
+        """
+        self._interrupted = True
+
+    def hand_back(self) -> None:
+        """Let trials that are still out wait for the next run of the command.
+
+        Raises:
+            StaleToken: another driver has taken the sweep over.
+        """
+        while self._running:
+            _, run = self._running.popitem()
+            self._ledger.finish_trial(run.assignment.attempt, TrialState.WAITING)
 
     def next_trial(self) -> Assignment | Wait | None:
         """Start the next attempt: trials that an earlier process left first, then what the searcher suggests.
@@ -122,12 +145,14 @@ class Driver:
 
         Raises:
             StaleToken: another driver has taken the sweep over.
+            KeyboardInterrupt: see `interrupt`.
         """
+        self._heed_interrupt()
         if len(self._running) >= self.spec.budget.concurrency:
             return WAIT
         if self._queue:
             return self._start(self._trials[self._queue.popleft()])
-        trial = self._suggest() if self._inform() and self._may_suggest() else None
+        trial = self._suggest() if self._inform() and self._limit() is None else None
         if trial is not None:
             return self._start(trial)
         return None if self.finished else WAIT
@@ -139,7 +164,9 @@ class Driver:
 
         Raises:
             StaleToken: another driver has taken the sweep over.
+            KeyboardInterrupt: see `interrupt`.
         """
+        self._heed_interrupt()
         run = self._running.get(assignment.number)
         if run is None or run.assignment is not assignment or run.fault is not None:
             return False
@@ -219,9 +246,8 @@ class Driver:
         try:
             suggestion = self._searcher.ask(len(self._trials), self._feasibility.refuse)
         except SpaceExhausted as error:
-            self._exhausted = True
+            self._exhausted = str(error)
             self._record_refused(error.refused)
-            _log.warning("%s", error)
             return None
         self._record_refused(suggestion.refused)
         return self._add(suggestion, TrialState.WAITING, None)
@@ -261,26 +287,40 @@ class Driver:
             self._told.add(trial.number)
         return True
 
-    def _may_suggest(self) -> bool:
-        """Whether budget and space allow another trial.
+    def _limit(self) -> str | None:
+        """Which limit allows no other trial; None if budget and space do.
 
         The cost is that of the trials that the searcher knows, so that it, too, is the same at any speed.
         """
-        budget = self.spec.budget
-        if self._exhausted or sum(map(_ran, self._trials.values())) >= budget.trials:
-            return False
+        budget, metric = self.spec.budget, self.spec.cost_metric
+        if self._counted >= budget.trials:
+            return f"budget.trials: all {budget.trials} have run"
+        if self._exhausted is not None:
+            return self._exhausted
         if budget.wall_clock is not None and time.monotonic() - self._began >= budget.wall_clock:
-            return False
-        if budget.cost is None or self.spec.cost_metric is None:
-            return True
-        field = self.spec.cost_metric.removeprefix("cost/")
-        spent = sum(getattr(self._trials[number].cost, field) for number in self._told)
-        return bool(spent < budget.cost)
+            return f"budget.wall_clock: {budget.wall_clock:g} s are over; no other trial starts"
+        if budget.cost is not None and metric is not None:
+            field = metric.removeprefix("cost/")
+            spent = sum(getattr(self._trials[number].cost, field) for number in self._told)
+            if spent >= budget.cost:
+                return f"budget.cost: {spent:.3g} of {budget.cost:.3g} {metric} are spent; no other trial starts"
+        return None
 
-    def _ends_refused(self) -> bool:
-        """Whether an earlier run of the command gave the space up as infeasible."""
+    @property
+    def _counted(self) -> int:
+        """Trials that count against the budget."""
+        return sum(map(_ran, self._trials.values()))
+
+    def _heed_interrupt(self) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    def _ends_refused(self) -> str | None:
+        """Why an earlier run of the command gave the space up as infeasible; None if none did."""
         last = self.trials[-MAX_REFUSED:]
-        return len(last) == MAX_REFUSED and not any(map(_ran, last))
+        if len(last) < MAX_REFUSED or any(map(_ran, last)):
+            return None
+        return f"search: the last {MAX_REFUSED} candidates can't run, the last because {last[-1].reason}"
 
     def _refresh(self, number: int) -> TrialRecord:
         """Read a trial again."""

@@ -22,7 +22,7 @@ from sweep_platform.events import Observer
 from sweep_platform.home import Home
 from sweep_platform.search import Feasibility, Searcher
 from sweep_platform.spec import SweepSpec
-from sweep_platform.trainers import Trainer, load_trainer
+from sweep_platform.trainers import load_trainer
 
 if TYPE_CHECKING:
     from run_ledger import Ledger
@@ -41,7 +41,6 @@ def open_sweep(
     *,
     observers: Sequence[Observer] = (),
     new: bool = False,
-    trainer: Trainer | None = None,
 ) -> Iterator[Driver]:
     """Hold a sweep and yield its driver, to be run by an executor.
 
@@ -51,33 +50,40 @@ def open_sweep(
         home: Where the trials' folders are.
         observers: Told of everything that happens.
         new: Start the next version of the sweep instead of going on with the latest.
-        trainer: Stands in for the one that the spec names.
 
     Raises:
         SweepChanged: the latest version under this name was run with another spec.
         SweepBusy: another driver that lives runs it.
+        BadInput: no trainer of that name is installed.
         KeyboardInterrupt: on Ctrl-C or SIGTERM; everything reported is recorded, and the same call goes on.
     """
     sweep = _find_or_create(ledger, spec, new)
-    trainer = trainer or load_trainer(spec.trainer)
+    trainer = load_trainer(spec.trainer)
     lease = ledger.acquire_sweep(sweep.id, f"{socket.gethostname()}:{os.getpid()}", ttl_s=LEASE_S)
-    with _terminate_as_interrupt(), _kept(ledger, lease):
+    with _kept(ledger, lease):
         ledger.reconcile(lease)
         feasibility = Feasibility(spec, trainer)
+        impossible = feasibility.impossible()
+        for path, values in impossible.items():
+            for value, why in values.items():
+                _log.warning("search.%s: %r is left out, as no trial can have it: %s", path, value, why)
         driver = Driver(
             ledger=ledger,
             lease=lease,
             sweep=sweep,
             spec=spec,
             trainer=trainer,
-            searcher=Searcher(spec, feasibility.impossible()),
+            searcher=Searcher(spec, impossible),
             feasibility=feasibility,
             observers=observers,
             home=home,
         )
-        driver.observers.sweep_started(sweep, spec, driver.trials)
-        yield driver
-        driver.observers.sweep_finished(sweep, driver.trials)
+        with _interruptible(driver), _handing_back(driver):
+            driver.observers.sweep_started(sweep, spec, driver.trials)
+            yield driver
+            if driver.cut_short is not None:
+                _log.warning("%s", driver.cut_short)
+            driver.observers.sweep_finished(sweep, driver.trials)
 
 
 def _find_or_create(ledger: Ledger, spec: SweepSpec, new: bool) -> SweepRecord:
@@ -128,17 +134,32 @@ def _kept(ledger: Ledger, lease: DriverLease) -> Iterator[None]:
 
 
 @contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end the process as Ctrl-C does, where this is the main thread."""
+def _handing_back(driver: Driver) -> Iterator[None]:
+    """Leave no trial as running, however the run ends."""
+    try:
+        yield
+    finally:
+        with suppress(LedgerError):  # it can't be written, or is another driver's: the next run sees to it
+            driver.hand_back()
+
+
+@contextmanager
+def _interruptible(driver: Driver) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the run by KeyboardInterrupt, where this is the main thread.
+
+    SIGINT too: it would be ignored in a process that a script started in the background.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        driver.interrupt()
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sweep_platform.driver import Assignment, Driver
 from sweep_platform.errors import PlatformError
 from sweep_platform.executors.attempt import one_line, run_attempt, threads_limited
+from sweep_platform.executors.payload import decode
 from sweep_platform.spec.model import available_cores
 
 
@@ -29,6 +30,9 @@ class InlineExecutor:
                 raise PlatformError(f"{driver.spec.trainer} could not prepare: {one_line(error)}") from error
 
     def _run(self, driver: Driver, assignment: Assignment) -> None:
+        def report(data: bytes) -> bool:
+            return driver.report(assignment, decode(data))
+
         with threads_limited(assignment.threads):
-            outcome = run_attempt(driver.trainer, assignment.config, lambda step: driver.report(assignment, step))
+            outcome = run_attempt(driver.trainer, assignment.config, report)
         driver.finish(assignment, outcome)

@@ -1,4 +1,4 @@
-"""A step's report as one field of bytes, between the process that trains and the driver's.
+"""A step's report as bytes: all that passes from a trainer to the driver, whichever process it is in.
 
 JSON rather than pickle: the driver's process loads no type of the trainer's, nor the libraries they need.
 Floats come back bit for bit, NaN and infinity too.
@@ -34,7 +34,11 @@ class Step:
 
 
 def encode(step: StepMetrics) -> bytes:
-    """Pack a report."""
+    """Pack a report.
+
+    Raises:
+        Exception: of any kind, on what is no `StepMetrics`.
+    """
     plain = {
         "step": step.step,
         "total_steps": step.total_steps,

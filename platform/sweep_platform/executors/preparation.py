@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from sweep_platform.errors import PlatformError
-from sweep_platform.executors.attempt import one_line, thread_environment
+from sweep_platform.executors.attempt import child_environment, one_line
 from sweep_platform.trainers import load_trainer
 
 Progress = Callable[[str, int, int], None]
@@ -28,13 +29,12 @@ class Preparation:
     def __init__(self, trainer: str, config: Mapping[str, Any], threads: int) -> None:
         self._trainer = trainer
         self._noise: IO[bytes] = tempfile.TemporaryFile()
-        path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._noise,
-            env={**os.environ, **thread_environment(threads), "PYTHONPATH": path},
+            env={**os.environ, **child_environment(threads)},
             start_new_session=True,
         )
         assert self._process.stdin is not None
@@ -49,7 +49,8 @@ class Preparation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
+        with suppress(ProcessLookupError):  # it and what it started have ended
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._noise.close()
         assert self._process.stdout is not None

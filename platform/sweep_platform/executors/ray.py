@@ -6,15 +6,7 @@ through Tune's searcher and scheduler; Tune's own experiment state, logs, sync a
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
-import signal
-import sys
-import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,28 +19,13 @@ from ray.tune.stopper import Stopper
 from sweep_platform.driver import Assignment, Crashed, Driver, Ended, Lost, Outcome
 from sweep_platform.errors import PlatformError
 from sweep_platform.executors.attempt import one_line
+from sweep_platform.executors.cluster import connected
 from sweep_platform.executors.payload import Job, decode
 from sweep_platform.executors.preparation import Preparation
-from sweep_platform.executors.worker import CRASH, JOB, STEP, TrialWorker
+from sweep_platform.executors.worker import CRASH, JOB, OUTPUT, STEP, TrialWorker
 from sweep_platform.spec.model import available_cores
 
 T = TypeVar("T")
-
-_SOCKET_ROOM = 40
-"""Characters of the temporary folder's path; Ray adds up to 65, and a socket's path may have 107."""
-_QUIET = {
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
-    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-}
-"""Keeps Ray and Tune from writing, phoning home, changing folders and handling Ctrl-C."""
 
 
 class RayExecutor:
@@ -70,7 +47,7 @@ class RayExecutor:
         needed = driver.spec.threads * driver.spec.budget.concurrency
         with (
             Preparation(driver.spec.trainer, driver.prepare_config(cores), cores) as preparation,
-            connected(self._address, max(cores, needed)) as folder,
+            connected(self._address, max(cores, needed), driver.spec.threads) as folder,
         ):
             preparation.wait(driver.observers.prepare_progress)
             bridge = _Bridge(driver)
@@ -145,10 +122,19 @@ class _Bridge:
             self._outcomes[trial_id] = Ended()
         return bool(go_on)
 
+    def lost(self, trial_id: str, error: Exception | None) -> None:
+        """Take that the process of an attempt is gone, and what Ray says about it."""
+        if "low on memory" in str(error):
+            why = "memory ran out, so Ray killed its process"
+        else:
+            output = self.driver.folder(self._assignments[trial_id].number) / OUTPUT
+            why = f"its process was killed, by want of memory or by hand, or crashed; its last words are in {output}"
+        self._outcomes[trial_id] = Lost(why)
+
     def ended(self, trial_id: str) -> None:
-        """Finish an attempt. One that said nothing of its end was lost with its process."""
+        """Finish an attempt."""
         assignment = self._assignments.pop(trial_id)
-        outcome = self._outcomes.pop(trial_id, Lost("its process died"))
+        outcome = self._outcomes.pop(trial_id, Lost("its worker said nothing of its end"))
         self._guarded(lambda: self.driver.finish(assignment, outcome))
 
     def _guarded(self, call: Callable[[], T]) -> T | None:
@@ -193,6 +179,10 @@ class _DriverScheduler(FIFOScheduler):
         """A worker said something."""
         return str(self.CONTINUE if self.bridge.heard(trial.trial_id, result) else self.STOP)
 
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """A worker's process is gone; the searcher hears next that its trial is over."""
+        self.bridge.lost(trial.trial_id, trial.get_pickled_error())
+
 
 class _StopOnFailure(Stopper):
     """Ends Tune's run once the driver has failed."""
@@ -207,84 +197,3 @@ class _StopOnFailure(Stopper):
     def stop_all(self) -> bool:
         """Stop everything after a failure."""
         return self._bridge.failure is not None
-
-
-@contextmanager
-def connected(address: str | None, cores: int) -> Iterator[Path]:
-    """Hold a connection to a cluster, and a folder for what Ray and Tune insist on writing.
-
-    Raises:
-        PlatformError: the cluster can't be reached, or none can be started.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="sweep-", dir=_short_folder()))
-    started = not ray.is_initialized()
-    with _environment(_QUIET), _silent():
-        try:
-            if started:
-                with _sigterm_kept():
-                    _connect(address, cores, folder)
-            yield folder
-        finally:
-            if started:
-                ray.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _connect(address: str | None, cores: int, folder: Path) -> None:
-    local: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(folder)}
-    path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
-    variables = {**_QUIET, "PYTHONPATH": path}
-    try:
-        ray.init(
-            address=address or "local",
-            log_to_driver=False,
-            logging_level=logging.CRITICAL,
-            configure_logging=True,
-            runtime_env={"env_vars": variables},
-            **({} if address else local),
-        )
-    except Exception as error:
-        where = f"join the cluster at {address}" if address else "start on this machine"
-        raise PlatformError(f"Ray can't {where}: {one_line(error)}") from error
-
-
-@contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Keep the handler of SIGTERM, over which connecting puts Ray's own."""
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
-
-
-def _short_folder() -> str:
-    """The temporary folder, if a socket's path fits below it."""
-    folder = tempfile.gettempdir()
-    return folder if len(folder) <= _SOCKET_ROOM else "/tmp"
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep Ray's loggers quiet: what they say of trials, the driver says better."""
-    logger = logging.getLogger("ray")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for a while."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -10,15 +10,16 @@ import os
 import queue
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
 from ray.tune import Trainable
 
 from sweep_platform.driver import Crashed
-from sweep_platform.executors.attempt import one_line, run_attempt, thread_environment
-from sweep_platform.executors.payload import Job, encode
-from sweep_platform.trainers import StepMetrics, load_trainer
+from sweep_platform.executors.attempt import one_line, run_attempt, threads_limited
+from sweep_platform.executors.payload import Job
+from sweep_platform.trainers import load_trainer
 
 JOB, STEP, CRASH = "job", "step", "crash"
 """Keys: the job in Tune's config; a step's bytes, or how the trainer failed, in Tune's result."""
@@ -80,20 +81,20 @@ class _Conversation:
 
     def _run(self) -> None:
         try:
-            os.environ.update(thread_environment(self._job.threads))
             _print_to(Path(self._job.folder))
-            trainer = load_trainer(self._job.trainer)
-            trainer.prepare(trainer.Config.model_validate(self._job.config))
-            outcome = run_attempt(trainer, self._job.config, self._report)
-        except Exception as error:
-            outcome = Crashed(one_line(error), "")
+            with threads_limited(self._job.threads):
+                trainer = load_trainer(self._job.trainer)
+                trainer.prepare(trainer.Config.model_validate(self._job.config))
+                outcome = run_attempt(trainer, self._job.config, self._report)
+        except BaseException as error:  # whatever it is, `next` waits for a word
+            outcome = Crashed(one_line(error), traceback.format_exc())
         crash = [outcome.error, outcome.traceback] if isinstance(outcome, Crashed) else None
         self._said.put({CRASH: crash})
 
-    def _report(self, step: StepMetrics) -> bool:
+    def _report(self, data: bytes) -> bool:
         if self._stopped:
             return False
-        self._said.put({STEP: encode(step)})
+        self._said.put({STEP: data})
         return self._answers.get()
 
 

@@ -41,7 +41,21 @@ class Run(Section):
     default_local_dir: str | None = None
     num_threads: int | None = None
     seed: int = 0
-    fault: Literal["", "nan", "text", "raise", "exit", "silent", "short", "missing", "die", "die_once"] = ""
+    fault: Literal[
+        "",
+        "nan",
+        "text",
+        "garbage",
+        "raise",
+        "memory",
+        "exit",
+        "leave",
+        "silent",
+        "short",
+        "missing",
+        "die",
+        "die_once",
+    ] = ""
     """What goes wrong, half-way."""
 
 
@@ -131,6 +145,8 @@ def train(config: Config, report: Callable[[Any], bool]) -> None:
                 log.write(f"{state.step}\n")
         if run.fault == "short" and state.step == run.total_training_steps:
             return
+        if run.fault == "garbage":
+            report(state.step)
         if run.fault != "silent" and not report(_told(config, state)):
             _save(state, folder)
             return
@@ -168,8 +184,12 @@ def _go_wrong(config: Config, state: State, folder: Path | None) -> None:
         return
     if fault == "raise":
         raise ValueError("the loss\nexploded")
+    if fault == "memory":
+        raise MemoryError
     if fault == "exit":
         sys.exit("out of ideas")
+    if fault == "leave":
+        raise KeyboardInterrupt("not the user's")
     if fault in ("die", "die_once"):
         mark = folder / "died" if folder else None
         if fault == "die" or (mark and not mark.exists()):
