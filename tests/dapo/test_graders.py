@@ -1,10 +1,16 @@
 import threading
 import time
+from fractions import Fraction
 
 import pytest
-from dapo.graders import gradable_integer, grade_integer, parse_integer
+from dapo.graders import PARSERS, Grade, Parser, grade, parse_integer, parse_number
 from hypothesis import given
 from hypothesis import strategies as st
+
+
+def grade_integer(response: str, gold: str) -> Grade:
+    return grade(parse_integer, response, gold)
+
 
 RIGHT = {
     "plain": "Answer: 42",
@@ -33,6 +39,8 @@ RIGHT = {
     "gsm8k": "6 * 7 = 42\n#### 42",
     "last statement": "Answer: 41\nNo.\nAnswer: 42",
     "last box": "\\boxed{41}, no: \\boxed{42}",
+    "parentheses": "Answer: (42)",
+    "latex parentheses": "Answer: $\\left( 42 \\right)$",
     "full-width colon": "Answer：42",
 }
 WRONG = {
@@ -44,6 +52,7 @@ WRONG = {
     "statement that is no number": "\\boxed{42}\nAnswer: 4 2",
     "two answers": "Answer: 42 or 43",
     "list": "Answer: 42, 43",
+    "list of solutions": "Answer: n = 42,43,44",
     "decimal": "Answer: 42.5",
     "bare decimal": "Answer: .42",
     "factorial": "Answer: 42!",
@@ -93,7 +102,44 @@ def test_golds(response: str, gold: str, correct: bool) -> None:
     [("42", True), ("007", True), ("2,000", True), ("3.0", True), ("1.25", False), ("1/2", False)],
 )
 def test_gradable_golds(gold: str, gradable: bool) -> None:
-    assert gradable_integer(gold) is gradable
+    assert (parse_integer(gold) is not None) is gradable
+
+
+@pytest.mark.parametrize(
+    ("response", "gold", "correct"),
+    [
+        ("Answer: 0.5", "1/2", True),
+        ("Answer: \\frac34", "\\frac{3}{4}", True),
+        ("Answer: \\left(\\frac{1}{2}\\right)", "(\\frac{1}{2})", True),
+        ("\\boxed{\\dfrac{2}{4}}", "0.5", True),
+        ("so $x = -\\tfrac12$: Answer: $-0.50$.", "-1/2", True),
+        ("the answer is .125. I am sure.", "1/8", True),
+        ("Answer: 1,250.5", "1250.5", True),
+        ("Answer: 84/2", "42", True),
+        ("Answer: 042", "42", True),
+        ("\\boxed{0.5}\nAnswer: \\frac{1}{2}", "0.5", True),
+        ("\\boxed{0.4}\nAnswer: 0.5", "0.5", False),
+        ("Answer: 0.33", "1/3", False),
+        ("Answer: 1/0", "1/0", False),
+        ("Answer: 50%", "1/2", False),
+        ("Answer: 1 1/2", "3/2", False),
+        ("Answer: 0.5 0", "1/2", False),
+        ("Answer: 1/2/3", "1/6", False),
+        ("Answer: 1.2.3", "1.2", False),
+        ("Answer: \\frac{x}{2}", "1/2", False),
+        ("Answer: \\frac345", "3/45", False),
+        ("Answer: 1\\frac12", "11/2", False),
+        ("Answer: \\frac{-1}{2}", "-1/2", True),
+    ],
+)
+def test_numbers(response: str, gold: str, correct: bool) -> None:
+    assert grade(parse_number, response, gold).correct is correct
+
+
+@pytest.mark.parametrize("parse", [pytest.param(parse, id=name) for name, parse in PARSERS.items()])
+@pytest.mark.parametrize("response", [*RIGHT.values(), *WRONG.values()])
+def test_graders_agree_on_integers(parse: Parser, response: str) -> None:
+    assert grade(parse, response, "42").correct is (response in RIGHT.values())
 
 
 FRAGMENTS = st.sampled_from(
@@ -122,10 +168,18 @@ FRAGMENTS = st.sampled_from(
 
 
 @given(st.lists(FRAGMENTS | st.text(max_size=3), max_size=60).map("".join), st.text(max_size=8))
-def test_never_raises_and_is_only_right_on_an_integer(response: str, gold: str) -> None:
-    grade = grade_integer(response, gold)
-    if grade.correct:
-        assert grade.answer == parse_integer(gold)
+def test_never_raises_and_is_only_right_on_a_number(response: str, gold: str) -> None:
+    for parse in PARSERS.values():
+        found = grade(parse, response, gold)
+        if found.correct:
+            assert found.answer == parse(gold)
+
+
+@given(st.fractions(max_denominator=10**6))
+def test_every_fraction_is_read_back(value: Fraction) -> None:
+    sign = "-" if value < 0 else ""
+    for text in (str(value), f"{sign}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"):
+        assert grade(parse_number, f"Answer: ${text}$", str(value)) == (True, str(value))
 
 
 @given(st.integers(-(10**12), 10**12))
@@ -147,13 +201,17 @@ def test_every_integer_is_read_back(value: int) -> None:
         "\\text{",
         "(mod ",
         "####1",
+        "\\frac{1}{",
+        "1/",
+        ".1",
         "\n",
     ],
 )
 def test_time_is_linear(unit: str) -> None:
     """A quadratic pattern would take minutes on 200,000 characters."""
     start = time.perf_counter()
-    grade_integer(unit * (200_000 // len(unit)), "1")
+    for parse in PARSERS.values():
+        grade(parse, unit * (200_000 // len(unit)), "1")
     assert time.perf_counter() - start < 2.0
 
 

@@ -181,8 +181,9 @@ class OverlongBufferConfig(Section):
 class RewardConfig(Section):
     """How a response is scored."""
 
-    grader: Literal["integer", "custom"] = "integer"
-    """`integer`: the last stated answer, as an integer (AIME's rule). `custom`: `custom_reward_function`."""
+    grader: Literal["integer", "number", "custom"] = "integer"
+    """`integer`: the last stated answer, as an integer (AIME's rule). `number`: as a number, so that 0.5 is 1/2.
+    `custom`: `custom_reward_function`."""
     custom_reward_function: str | None = None
     """`package.module:function`, called as f(data_source, solution_str, ground_truth, extra_info), which returns
     a float, or a dict with `score`, perhaps `acc` and `pred`, and any numbers to filter on."""

@@ -1,16 +1,17 @@
 r"""Reading the stated answer of a response, strictly.
 
-The `integer` grader reads the last answer that the response states, as ``\boxed{...}``, ``Answer: ...``,
-``the answer is ...`` or ``#### ...``, and compares it with the gold answer as an integer. What is stated must
-be an integer and nothing else once notation is taken off (bold, dollars, quotes, a closing period, ``x =``,
-``(mod 1000)``): ``4 2``, ``50%`` and ``4km2`` state no integer. A box and an ``Answer:`` that disagree state
-nothing.
+Graders read the last answer that the response states, as ``\boxed{...}``, ``Answer: ...``, ``the answer is ...``
+or ``#### ...``, and compare it with the gold answer: `integer` as integers (AIME's rule), `number` as exact
+numbers, so that ``0.5``, ``1/2`` and ``\frac12`` are one. What is stated must be such a number and nothing else
+once notation is taken off (bold, dollars, quotes, parentheses, a closing period, ``x =``, ``(mod 1000)``):
+``4 2``, ``50%`` and ``4km2`` state none. A box and an ``Answer:`` that disagree state nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
 from typing import NamedTuple
 
 MAX_STATEMENT = 200
@@ -31,7 +32,15 @@ _REMARK = re.compile(
 )
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit)\s*\{(?P<inside>[^{}]*)\}")
 _EQUATION = re.compile(r"^[A-Za-z][A-Za-z_+\- ]*=(?P<right>[^=]*)$")
-_INTEGER = re.compile(r"(?P<sign>[-+−]?)\s?(?P<digits>[0-9]+|[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+)(?:\.0*)?")
+_PARENTHESES = re.compile(r"^(?:\\left)?\((?P<inside>[^()]*?)(?:\\right)?\)$")
+_WHOLE = r"(?P<digits>[0-9]+|[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+)"
+_INTEGER = re.compile(rf"(?P<sign>[-+−]?)\s?{_WHOLE}(?:\.0*)?")
+_DECIMAL = re.compile(rf"(?P<sign>[-+−]?)\s?{_WHOLE}?\.(?P<part>[0-9]+)")
+_FRACTION = re.compile(
+    r"(?P<sign>[-+−]?)\s?(?:(?P<over>[0-9]+)\s?/\s?(?P<under>[0-9]+)"
+    r"|\\[dt]?frac\s?(?P<latex_over>\{\s?-?[0-9]+\s?\}|[0-9])\s?(?P<latex_under>\{\s?[0-9]+\s?\}|[0-9]))"
+)
+_MINUS = ("-", "−")
 _AROUND = " \t\r\n*_`\"'“”‘’$"
 _AFTER = _AROUND + ".,;:\\"
 
@@ -50,27 +59,11 @@ class Answer(NamedTuple):
     text: str
     """As stated, without notation."""
     value: str | None
-    """Canonical digits, or None if it is no integer."""
+    """Canonical, or None if it is no such number."""
 
 
-def grade_integer(response: str, ground_truth: str) -> Grade:
-    """Grade by the AIME rule. Never raises; time is linear in the response's length.
-
-    A gold answer that is no integer (``gradable_integer``) is never matched.
-    """
-    gold = parse_integer(ground_truth)
-    statement, box = _last_statement(response), _last_box(response)
-    if statement is not None and box is not None and _contradict(statement, box):
-        return Grade(False, "")
-    stated = statement or box
-    if stated is None:
-        return Grade(False, "")
-    return Grade(gold is not None and stated.value == gold, stated.value or stated.text)
-
-
-def gradable_integer(ground_truth: str) -> bool:
-    """Whether the `integer` grader can ever call an answer to this gold right."""
-    return parse_integer(ground_truth) is not None
+Parser = Callable[[str], str | None]
+"""Takes an answer as stated or as printed in the data; gives its canonical form, or None if it has none."""
 
 
 def parse_integer(text: str) -> str | None:
@@ -79,25 +72,65 @@ def parse_integer(text: str) -> str | None:
     if match is None:
         return None
     digits = re.sub(r"[^0-9]", "", match["digits"]).lstrip("0") or "0"
-    return f"-{digits}" if match["sign"] in ("-", "−") and digits != "0" else digits
+    return f"-{digits}" if match["sign"] in _MINUS and digits != "0" else digits
+
+
+def parse_number(text: str) -> str | None:
+    """Return a decimal's or fraction's lowest terms (``0.50`` and ``2/4`` give ``1/2``), or None."""
+    if (integer := parse_integer(text)) is not None:
+        return integer
+    plain = _strip_notation(text[:MAX_STATEMENT])
+    if (match := _DECIMAL.fullmatch(plain)) is not None:
+        whole = re.sub(r"[^0-9]", "", match["digits"] or "0")
+        value = Fraction(f"{whole}.{match['part']}")
+    elif (match := _FRACTION.fullmatch(plain)) is not None:
+        over, under = (int((match[name] or match[f"latex_{name}"]).strip("{ }")) for name in ("over", "under"))
+        if under == 0:
+            return None
+        value = Fraction(over, under)
+    else:
+        return None
+    return str(-value if match["sign"] in _MINUS else value)
+
+
+PARSERS: Mapping[str, Parser] = {"integer": parse_integer, "number": parse_number}
+"""What each grader can read, by its name."""
+
+
+def grade(parse: Parser, response: str, ground_truth: str) -> Grade:
+    """Grade one response. Never raises; time is linear in the response's length.
+
+    Args:
+        parse: How answers are read: one of `PARSERS`.
+        response: What the model said.
+        ground_truth: The gold answer; one that `parse` can't read is never matched.
+    """
+    gold = parse(ground_truth)
+    statement, box = _last_statement(parse, response), _last_box(parse, response)
+    if statement is not None and box is not None and _contradict(statement, box):
+        return Grade(False, "")
+    stated = statement or box
+    if stated is None:
+        return Grade(False, "")
+    return Grade(gold is not None and stated.value == gold, stated.value or stated.text)
 
 
 def _contradict(one: Answer, other: Answer) -> bool:
     return one.value is not None and other.value is not None and one.value != other.value
 
 
-def _read(text: str) -> Answer:
-    return Answer(_strip_notation(text[:MAX_STATEMENT]), parse_integer(text))
+def _read(parse: Parser, text: str) -> Answer:
+    return Answer(_strip_notation(text[:MAX_STATEMENT]), parse(text))
 
 
-def _last_statement(response: str) -> Answer | None:
-    """The last marked answer; `answer is` counts only where an integer follows, as it begins prose too."""
+def _last_statement(parse: Parser, response: str) -> Answer | None:
+    """The last marked answer; `answer is` counts only where a number follows, as it begins prose too."""
     for match in reversed(list(_MARKER.finditer(response))[-MAX_MARKERS:]):
         rest = response[match.end() : match.end() + MAX_STATEMENT]
         for line in _lines_with_content(rest):
-            if (box := _last_box(line)) is not None:
+            if (box := _last_box(parse, line)) is not None:
                 return box
-            answer = _read(_SENTENCE_END.split(line, maxsplit=1)[0])
+            answer = _read(parse, _SENTENCE_END.split(line, maxsplit=1)[0])
             if answer.value is not None or match["strong"] or match["colon"] or match["hashes"]:
                 return answer
             break
@@ -110,7 +143,7 @@ def _lines_with_content(rest: str) -> Iterator[str]:
     return (line for line in lines[:2] if _DIGIT.search(line))
 
 
-def _last_box(response: str) -> Answer | None:
+def _last_box(parse: Parser, response: str) -> Answer | None:
     boxes = list(_BOX.finditer(response))
     if not boxes:
         return None
@@ -118,7 +151,7 @@ def _last_box(response: str) -> Answer | None:
     for end in range(start, min(len(response), start + MAX_STATEMENT)):
         depth += (response[end] == "{") - (response[end] == "}")
         if depth == 0:
-            return _read(response[start:end])
+            return _read(parse, response[start:end])
     return None
 
 
@@ -130,6 +163,7 @@ def _strip_notation(text: str) -> str:
         for opening, closing in (("\\(", "\\)"), ("\\[", "\\]"), ("\\$", "")):
             text = text.removeprefix(opening).removesuffix(closing)
         text = _WRAPPED.sub(lambda match: match["inside"], _REMARK.sub("", text))
+        text = _PARENTHESES.sub(lambda match: match["inside"], text)
         if (equation := _EQUATION.match(text)) is not None:
             text = equation["right"]
         if text == before:

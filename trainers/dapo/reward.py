@@ -11,7 +11,7 @@ from typing import Any, cast
 from dapo.batch import Problem, Response, RolloutGroup, Score
 from dapo.config import OverlongBufferConfig, RewardConfig
 from dapo.errors import DapoError
-from dapo.graders import gradable_integer, grade_integer
+from dapo.graders import PARSERS, grade
 
 RewardFunction = Callable[..., Any]
 """f(data_source, solution_str, ground_truth, extra_info) -> float, or a dict with `score`; as in verl."""
@@ -43,7 +43,8 @@ def import_reward_function(path: str) -> RewardFunction:
 
 def gradable(grader: str, ground_truth: str) -> bool:
     """Whether `grader` can ever call an answer to this gold right."""
-    return grader != "integer" or gradable_integer(ground_truth)
+    parse = PARSERS.get(grader)
+    return parse is None or parse(ground_truth) is not None
 
 
 def overlong_penalty(length: int, max_response_length: int, buffer: OverlongBufferConfig) -> float:
@@ -99,7 +100,7 @@ class Scorer:
 
     def _grade(self, problem: Problem, response: Response) -> Score:
         if self._function is None:
-            correct, answer = grade_integer(response.text, problem.ground_truth)
+            correct, answer = grade(PARSERS[self.config.grader], response.text, problem.ground_truth)
             score = self.config.correct_reward if correct else self.config.wrong_reward
             return Score(acc=float(correct), score=score, seq_reward=score, answer=answer)
         try:
