@@ -14,6 +14,7 @@ from run_ledger.records import EvaluationRecord
 from sweep_platform.errors import BadInput
 from sweep_platform.frontier import Frontier, Goal, Point
 from sweep_platform.plots import Picture, evaluation_size, save_frontier
+from sweep_platform.plots.image import figure
 from sweep_platform.plots.picture import log_ticks
 
 GOALS = (Goal("val/accuracy", "maximize"), Goal("cost/flops", "minimize"))
@@ -78,6 +79,25 @@ def test_images_are_what_their_ending_says(tmp_path, ending):
     again = path.with_stem("again")
     save_frontier(frontier(), again, (128, 4))
     assert again.read_bytes() == path.read_bytes()
+
+
+def test_crowded_image_hides_nothing():
+    rows = [(0.3 + 0.01 * i, 1e12 * (1.02 + 0.004 * i) ** i) for i in range(25)] + [(0.2, 2e12 + i) for i in range(9)]
+    crowded = replace(frontier(rows), address="a-name-of-a-sweep-that-is-as-long-as-a-name-may-be-at-the-most-64@12")
+    picture = Picture.of(crowded)
+    sheet = figure(picture)
+    sheet.draw_without_rendering()
+    (axes,) = sheet.axes
+    labels = [(text.get_text(), text.get_window_extent()) for text in axes.texts]
+    boxes = [box for _, box in labels]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert str(crowded.knee.number) in dict(labels)
+    assert 5 < len(labels) < 25, "those without a free place go without"
+    for dot in picture.dots:
+        x, y = axes.transData.transform((dot.x, dot.y))
+        assert not any(box.contains(x, y) for box in boxes)
+    title = axes.get_title(loc="left")
+    assert "\n" in title and title.replace("\n", " ") == picture.title
 
 
 def test_page_is_interactive_and_self_contained(tmp_path):

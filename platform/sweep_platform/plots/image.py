@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import NullLocator
+from matplotlib.transforms import Bbox
 
 from sweep_platform.plots.picture import FRONT_COLOUR, KNEE_COLOUR, OTHER_COLOUR, Dot, Picture
 
 _INK = "#202124"
 _FAINT = "#5f6368"
+_TITLE_WIDTH = 75
+"""Characters of a title's line."""
+_PLACES = ((-6, 6, "right"), (6, -15, "left"), (6, 6, "left"), (-6, -15, "right"), (-12, -4, "right"), (12, -4, "left"))
+"""Where a dot's number may stand, best first: offsets in points, and which end is at the dot."""
+_DIGIT, _LINE = 7.0, 10.0
+"""Size of one digit of a number, in points."""
 
 
 def write_image(picture: Picture, path: Path) -> None:
@@ -30,52 +39,80 @@ def figure(picture: Picture) -> Figure:
     """The picture as a matplotlib figure, 8 × 5 inches."""
     sheet = Figure(figsize=(8, 5), layout="constrained")
     axes = sheet.add_subplot()
-    _draw_dots(axes, [d for d in picture.dots if not d.on_front], "other trials", marker="o", size=5.5)
+    _draw_dots(axes, [d for d in picture.dots if not d.on_front], "other trials", marker="o", size=5.0)
     if picture.steps:
         xs, ys = zip(*picture.steps, strict=True)
-        axes.plot(xs, ys, color=FRONT_COLOUR, linewidth=2, alpha=0.45, zorder=2, label="frontier")
+        axes.plot(xs, ys, color=FRONT_COLOUR, linewidth=2, alpha=0.45, zorder=2, label="frontier (numbers: trials)")
     _draw_dots(axes, [d for d in picture.dots if d.on_front and not d.knee], "", marker="o", size=7.5)
     _draw_dots(axes, [d for d in picture.dots if d.knee], "knee", marker="*", size=14.0)
-    for dot in picture.dots:
-        if dot.on_front:
-            _label(axes, dot)
     _dress(axes, picture)
     sheet.supxlabel(picture.caption, x=0.02, ha="left", fontsize=8, color=_FAINT)
+    sheet.legend(loc="outside upper right", ncols=3, frameon=False, fontsize=9)
+    sheet.draw_without_rendering()  # the layout settles where dots are on the sheet
+    _label(axes, picture.dots, sheet.dpi / 72)
     return sheet
 
 
 def _draw_dots(axes: Axes, dots: list[Dot], label: str, *, marker: str, size: float) -> None:
+    """Dots of one kind over their error bars; those off the front are faint."""
     if not dots:
         return
-    colour = _colour(dots[0])
-    axes.errorbar(
-        [dot.x for dot in dots],
-        [dot.y for dot in dots],
-        yerr=[dot.error or 0.0 for dot in dots],
-        fmt=marker,
+    colour, front = _colour(dots[0]), dots[0].on_front
+    xs, ys = [dot.x for dot in dots], [dot.y for dot in dots]
+    errors = [dot.error or 0.0 for dot in dots]
+    alpha = 0.9 if front else 0.35
+    axes.errorbar(xs, ys, errors, fmt="none", ecolor=colour, elinewidth=1, capsize=2.5, alpha=alpha, zorder=2.5)
+    axes.plot(
+        xs,
+        ys,
+        linestyle="none",
+        marker=marker,
         markersize=size,
         color=colour,
+        alpha=1.0 if front else 0.7,
         markeredgecolor="white",
         markeredgewidth=0.8,
-        ecolor=colour,
-        elinewidth=1.0,
-        capsize=2.5,
-        zorder=1 if label == "other trials" else 3,
+        zorder=3 if front else 2.5,
         label=label or None,
     )
 
 
-def _label(axes: Axes, dot: Dot) -> None:
-    axes.annotate(
-        str(dot.number),
-        (dot.x, dot.y),
-        xytext=(-6, 7),
-        textcoords="offset points",
-        ha="right",
-        fontsize=9,
-        fontweight="bold",
-        color=_colour(dot),
-    )
+def _label(axes: Axes, dots: tuple[Dot, ...], scale: float) -> None:
+    """Number the front's dots where nothing is hidden; the knee first, and a dot with no free place goes without.
+
+    `scale` is pixels a point.
+    """
+    taken = [box for dot in dots for box in _covered(axes, dot, scale)]
+    for dot in sorted((dot for dot in dots if dot.on_front), key=lambda dot: not dot.knee):
+        x, y = axes.transData.transform((dot.x, dot.y))
+        for dx, dy, side in _PLACES:
+            width = _DIGIT * len(str(dot.number))
+            left = dx if side == "left" else dx - width
+            box = Bbox.from_bounds(x + left * scale, y + dy * scale, width * scale, _LINE * scale)
+            if box.count_overlaps(taken) == 0:
+                taken.append(box)
+                axes.annotate(
+                    str(dot.number),
+                    (dot.x, dot.y),
+                    xytext=(dx, dy),
+                    textcoords="offset points",
+                    ha=side,
+                    fontsize=9,
+                    fontweight="bold",
+                    color=_colour(dot),
+                    path_effects=[withStroke(linewidth=2, foreground="white")],
+                    zorder=4,
+                )
+                break
+
+
+def _covered(axes: Axes, dot: Dot, scale: float) -> tuple[Bbox, Bbox]:
+    """What a dot and its error bar take of the sheet, in pixels."""
+    x, y = axes.transData.transform((dot.x, dot.y))
+    _, top = axes.transData.transform((dot.x, dot.y + (dot.error or 0.0)))
+    around = 4 * scale
+    bar = Bbox.from_extents(x - scale, 2 * y - top, x + scale, top)
+    return Bbox.from_extents(x - around, y - around, x + around, y + around), bar
 
 
 def _colour(dot: Dot) -> str:
@@ -85,7 +122,8 @@ def _colour(dot: Dot) -> str:
 
 
 def _dress(axes: Axes, picture: Picture) -> None:
-    axes.set_title(picture.title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=12)
+    title = fill(picture.title, _TITLE_WIDTH)
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=12)
     axes.set_xlabel(picture.x.title, color=_INK)
     axes.set_ylabel(picture.y.title, color=_INK)
     if picture.x.log:
@@ -98,4 +136,3 @@ def _dress(axes: Axes, picture: Picture) -> None:
     axes.tick_params(colors=_FAINT, labelsize=9)
     axes.grid(True, color="#e8eaed", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.legend(frameon=False, loc="lower right", fontsize=9)
