@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep_platform.errors import LedgerRefused
+from sweep_platform.errors import BadInput, Fault, LedgerRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,4 +67,20 @@ class Home:
             with Ledger.open(url) as ledger:
                 yield ledger
         except LedgerError as error:
-            raise LedgerRefused(str(error)) from error
+            raise LedgerRefused(f"ledger: {error}") from error
+
+
+def find_sweep(ledger: Ledger, address: str) -> SweepRecord:
+    """Return the sweep that `address` (`name` for its latest version, or `name@version`) names.
+
+    Raises:
+        BadInput: there is none.
+    """
+    sweep = ledger.find_sweep(address)
+    if sweep is None:
+        name = address.partition("@")[0]
+        versions = [record.address for record in ledger.sweeps() if record.name == name]
+        known = versions or sorted({record.name for record in ledger.sweeps()})
+        need = f"one of {known}" if known else "a sweep that was run; there is none yet"
+        raise BadInput([Fault("sweep", repr(address), need, "check the name, or run that sweep first")])
+    return sweep

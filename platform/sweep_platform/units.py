@@ -26,6 +26,11 @@ def accuracy(value: float, error: float | None) -> str:
     return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
 
 
+def count(number: int, noun: str) -> str:
+    """1 trial, 2 trials."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def duration(seconds: float) -> str:
     """Seconds as 4s, 1m 05s or 2h 10m."""
     whole = max(0, round(seconds))

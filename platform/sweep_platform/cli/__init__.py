@@ -7,9 +7,10 @@ Exit codes: 0 done, 1 a trainer or the platform failed, 2 bad input, 3 finished 
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
+from sweep_platform.cli import choose, explore, production, serve, sweep  # each adds its commands to `app`
 from sweep_platform.cli.app import app
-from sweep_platform.cli import choose, explore, production, serve, sweep  # isort: skip  (each adds its commands to `app`)
 from sweep_platform.errors import PlatformError
 
 __all__ = ["app", "choose", "explore", "main", "production", "serve", "sweep"]
@@ -17,6 +18,9 @@ __all__ = ["app", "choose", "explore", "main", "production", "serve", "sweep"]
 
 def main() -> None:
     """Run the command line; the console script `platform`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a `±` is no reason to fail where the terminal knows ASCII only
     try:
         app()
     except PlatformError as error:

@@ -1,7 +1,9 @@
-"""The root command, and what Ctrl-C means."""
+"""The root command, what Ctrl-C means, and how commands write."""
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from typing import Annotated, Any
 
@@ -12,12 +14,20 @@ from typer.core import TyperGroup
 from sweep_platform.errors import PlatformError
 
 INTERRUPTED = 130
+_ORDER = ("sweep", "validate", "status", "pareto", "pick", "export", "train", "ui", "mlflow")
+_PIPE_WIDTH = 1000
+"""Columns where there is no terminal: rows are never folded, so that each is one line."""
 
 
 class _Group(TyperGroup):
     """Turns an interrupt into exit code 130, which Typer would report as 1, and errors into their own code."""
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The commands in the order in which one needs them."""
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
+
     def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -40,7 +50,25 @@ app = typer.Typer(
 
 def console() -> Console:
     """Standard output; tables are cut to the terminal's width only where there is a terminal."""
-    return Console() if sys.stdout.isatty() else Console(width=160)
+    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+
+
+def examples(*commands: str) -> str:
+    """Commands for the end of a help text, one a line."""
+    return "\n\n".join(["Examples:", *commands])
+
+
+def echo_json(tree: Any) -> None:
+    """Write a tree as JSON on one line; numbers that JSON doesn't have (NaN, infinity) as null."""
+    typer.echo(json.dumps(_finite(tree), allow_nan=False))
+
+
+def _finite(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _finite(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_finite(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
 def _version(show: bool) -> None:
@@ -52,14 +80,17 @@ def _version(show: bool) -> None:
 
 
 @app.callback(
-    epilog="Exit codes: 0 done, 1 failed, 2 bad input, 3 no feasible trial, 130 interrupted (run again to resume)."
+    epilog=examples(
+        "platform sweep sweeps/aime.yaml",
+        "platform pareto aime",
+        "platform export aime --knee --out best.yaml",
+        "platform train best.yaml",
+        "Exit codes: 0 done, 1 failed, 2 bad input, 3 no feasible trial, 130 interrupted (run again to resume).",
+    )
 )
 def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Find the DAPO configuration with the best accuracy for its compute.
-
-    Example: platform sweep sweeps/aime.yaml, then platform pareto aime, then platform export aime --knee --out best.yaml
-    """
+    """Find the DAPO configuration with the best accuracy for its compute."""

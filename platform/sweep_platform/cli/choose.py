@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +9,11 @@ import typer
 from rich.table import Table
 
 from sweep_platform import units
-from sweep_platform.cli.app import app, console
-from sweep_platform.cli.explore import Address, AsJson, find_sweep, short_params
+from sweep_platform.cli.app import app, console, echo_json, examples
+from sweep_platform.cli.explore import Address, AsJson, short_params
 from sweep_platform.errors import BadInput, Fault
 from sweep_platform.frontier import Frontier, Point, indistinguishable
-from sweep_platform.home import Home
+from sweep_platform.home import Home, find_sweep
 from sweep_platform.pick import pick as pick_point
 
 if TYPE_CHECKING:
@@ -47,8 +46,13 @@ def choose(found: Frontier, *, knee: bool, max_cost: float | None, min_accuracy:
     return pick_point(found.front, max_cost=max_cost, min_accuracy=min_accuracy)
 
 
+def production_file(address: str) -> Path:
+    """Where a sweep's chosen config goes unless the user says otherwise: not to the spec's own name."""
+    return Path("production") / f"{address.partition('@')[0]}.yaml"
+
+
 def frontier_table(found: Frontier) -> Table:
-    """The front, cheapest first."""
+    """The front, cheapest first, as a table."""
     metrics = [goal.metric for goal in found.goals]
     table = Table("trial", *metrics, "can't be told from", "params", title=f"{found.address} frontier")
     table.title_justify = "left"
@@ -68,7 +72,7 @@ def _shown_values(point: Point) -> list[str]:
 
 
 @app.command(
-    epilog="Examples: platform pareto aime | platform pareto aime --json | platform pareto aime --plot front.png"
+    epilog=examples("platform pareto aime", "platform pareto aime --json", "platform pareto aime --plot front.html")
 )
 def pareto(
     sweep: Address,
@@ -85,14 +89,16 @@ def pareto(
             knee = next(trial for trial in trials if trial.number == found.knee.number)
             save_frontier(found, plot, evaluation_size(ledger.evaluations(knee.id)))
     if as_json:
-        typer.echo(json.dumps(found.to_json()))
+        echo_json(found.to_json())
         return
     console().print(frontier_table(found))
     if plot is not None:
         typer.echo(f"drawn: {plot}")
 
 
-@app.command(epilog="Examples: platform pick aime --knee | platform pick aime --max-cost 2e13 --json")
+@app.command(
+    epilog=examples("platform pick aime", "platform pick aime --max-cost 2e13", "platform pick aime --min-accuracy 0.4")
+)
 def pick(
     sweep: Address,
     knee: Knee = False,
@@ -105,10 +111,10 @@ def pick(
         found = frontier(ledger, sweep)
     point = choose(found, knee=knee, max_cost=max_cost, min_accuracy=min_accuracy)
     if as_json:
-        typer.echo(json.dumps({"sweep": found.address, "point": found.point_json(point)}))
+        echo_json({"sweep": found.address, "point": found.point_json(point)})
         return
     named = ", ".join(f"{goal.metric} {shown}" for goal, shown in zip(found.goals, _shown_values(point), strict=True))
     typer.echo(f"trial {point.number}: {named}")
     for path, value in point.params.items():
         typer.echo(f"  {path}: {value}")
-    typer.echo(f"next: platform export {sweep} --trial {point.number} --out {found.address.split('@')[0]}.yaml")
+    typer.echo(f"next: platform export {sweep} --trial {point.number} --out {production_file(found.address)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from sweep_platform import units
 from sweep_platform.cli.explore import short_params
+from sweep_platform.driver.reading import read
 
 if TYPE_CHECKING:
     from run_ledger import SweepRecord, TrialRecord
@@ -22,7 +23,22 @@ if TYPE_CHECKING:
     from sweep_platform.spec import SweepSpec
     from sweep_platform.trainers import StepMetrics
 
+_AROUND = 8
+"""Lines of the live display that are no row of its table."""
 _STATE_STYLE = {"running": "cyan", "complete": "green", "failed": "red", "pruned": "yellow", "infeasible": "magenta"}
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The metrics that stand for accuracy and cost: the sweep's own objectives, where it has such."""
+
+    accuracy: str = "val/accuracy"
+    cost: str = "cost/flops"
+
+    @classmethod
+    def of(cls, spec: SweepSpec) -> _Shown:
+        best = [o.metric for o in spec.objectives if o.direction == "maximize"]
+        return cls(best[0] if best else cls.accuracy, spec.cost_metric or cls.cost)
 
 
 @dataclass(slots=True)
@@ -43,25 +59,26 @@ class _Row:
     started: float = field(default_factory=time.monotonic)
     seconds: float | None = None
 
-    def observe(self, metrics: StepMetrics, cost_metric: str) -> None:
+    def observe(self, step: StepMetrics, shown: _Shown) -> None:
+        """Take what a step reported."""
         if self.first_step is None:
-            self.first_step, self.started = metrics.step, time.monotonic()
-        self.step, self.total_steps = metrics.step, metrics.total_steps
-        scalars = metrics.metrics
-        self.accuracy = scalars.get("val/accuracy", self.accuracy)
-        self.error = scalars.get("val/accuracy_se", self.error)
-        self.cost = scalars.get(cost_metric, self.cost)
-        self.sampling_yield = scalars.get("filter/yield", self.sampling_yield)
+            self.first_step, self.started = step.step, time.monotonic()
+        self.step, self.total_steps = step.step, step.total_steps
+        self._take(read(step).metrics, shown)
 
-    def settle(self, trial: TrialRecord, cost_metric: str) -> None:
+    def settle(self, trial: TrialRecord, shown: _Shown) -> None:
+        """Take how a trial stands in the ledger."""
         self.state, self.reason = trial.state.value, trial.reason
         self.step, self.total_steps = trial.step, trial.total_steps
-        self.accuracy = trial.metrics.get("val/accuracy", self.accuracy)
-        self.error = trial.metrics.get("val/accuracy_se", self.error)
-        self.cost = trial.metrics.get(cost_metric, self.cost)
-        self.sampling_yield = trial.metrics.get("filter/yield", self.sampling_yield)
+        self._take(trial.metrics, shown)
         if trial.started_at and trial.ended_at:
             self.seconds = (trial.ended_at - trial.started_at).total_seconds()
+
+    def _take(self, metrics: Mapping[str, float], shown: _Shown) -> None:
+        self.accuracy = metrics.get(shown.accuracy, self.accuracy)
+        self.error = metrics.get(f"{shown.accuracy}_se", self.error)
+        self.cost = metrics.get(shown.cost, self.cost)
+        self.sampling_yield = metrics.get("filter/yield", self.sampling_yield)
 
     @property
     def eta(self) -> float | None:
@@ -81,17 +98,16 @@ class _Board:
     def __init__(self) -> None:
         self.rows: dict[int, _Row] = {}
         self.sweep = ""
-        self.cost_metric = "cost/flops"
+        self.shown = _Shown()
         self.budget = 0
         self.concurrency = 1
         self.started = time.monotonic()
 
     def open(self, sweep: SweepRecord, spec: SweepSpec, trials: Sequence[TrialRecord]) -> None:
         self.sweep, self.budget, self.concurrency = sweep.address, spec.budget.trials, spec.budget.concurrency
-        costs = [o.metric for o in spec.objectives if o.metric.startswith("cost/")]
-        self.cost_metric = costs[0] if costs else "cost/flops"
+        self.shown = _Shown.of(spec)
         for trial in trials:
-            self.row(trial).settle(trial, self.cost_metric)
+            self.row(trial).settle(trial, self.shown)
 
     def row(self, trial: TrialRecord) -> _Row:
         if trial.number not in self.rows:
@@ -142,23 +158,29 @@ class LiveDisplay:
         self._live.stop()
 
     def sweep_started(self, sweep: SweepRecord, spec: SweepSpec, trials: Sequence[TrialRecord]) -> None:
+        """Show the budget, and what earlier runs of the command did."""
         self._board.open(sweep, spec, trials)
 
     def prepare_progress(self, what: str, done: int, total: int) -> None:
+        """Show how far the preparation is."""
         if what not in self._tasks:
             self._tasks[what] = self._progress.add_task(what, total=total)
         self._progress.update(self._tasks[what], completed=done, total=total, visible=done < total)
 
     def trial_started(self, trial: TrialRecord) -> None:
+        """Show that a trial runs."""
         self._board.row(trial).state = "running"
 
     def trial_reported(self, trial: TrialRecord, step_metrics: StepMetrics) -> None:
-        self._board.row(trial).observe(step_metrics, self._board.cost_metric)
+        """Show a trial's step."""
+        self._board.row(trial).observe(step_metrics, self._board.shown)
 
     def trial_finished(self, trial: TrialRecord) -> None:
-        self._board.row(trial).settle(trial, self._board.cost_metric)
+        """Show how a trial ended."""
+        self._board.row(trial).settle(trial, self._board.shown)
 
     def sweep_finished(self, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> None:
+        """Show the end."""
         self._live.refresh()
 
     def _render(self) -> Group:
@@ -166,21 +188,22 @@ class LiveDisplay:
         if not board.sweep:
             return Group(Text("starting ..."), self._progress)
         table = Table("trial", "state", "step", "accuracy", "cost", "yield", "ETA", "params / reason")
-        refused = sum(row.state == "infeasible" for row in board.rows.values())
-        for row in list(board.rows.values()):
-            if row.state == "infeasible" and row.step == 0:
-                continue  # refused before it cost anything: counted below
+        # Those refused before they cost anything are only counted; of the others, those that fit in the terminal.
+        ran = [row for row in list(board.rows.values()) if row.state != "infeasible" or row.step]
+        refused, hidden = len(board.rows) - len(ran), max(0, len(ran) - max(3, self._live.console.height - _AROUND))
+        for row in sorted(ran, key=lambda row: (row.state == "running", row.number))[hidden:]:
             table.add_row(
                 str(row.number),
                 Text(row.state, style=_STATE_STYLE.get(row.state, "")),
                 f"{row.step}/{row.total_steps}" if row.total_steps else "-",
                 row.shown_accuracy(),
-                "-" if row.cost is None else units.metric(board.cost_metric, row.cost),
+                "-" if row.cost is None else units.metric(board.shown.cost, row.cost),
                 "-" if row.sampling_yield is None else f"{row.sampling_yield:.2f}",
                 "" if row.eta is None else units.duration(row.eta),
                 Text(row.reason or row.params, overflow="ellipsis", no_wrap=True),
             )
         note = f"; {refused} refused as infeasible" if refused else ""
+        note += f"; {hidden} earlier ones not shown" if hidden else ""
         return Group(Text(board.summary() + note, style="bold"), table, self._progress)
 
 
@@ -202,42 +225,48 @@ class PlainDisplay:
         self._write(f"[{units.duration(time.monotonic() - self._board.started)}] {text}")
 
     def sweep_started(self, sweep: SweepRecord, spec: SweepSpec, trials: Sequence[TrialRecord]) -> None:
+        """Show the budget, and what earlier runs of the command did."""
         self._board.open(sweep, spec, trials)
         done = self._board.counted
         resumed = f", {done} already finished" if done else ""
         self._line(f"sweep {sweep.address}: {spec.budget.trials} trials, {spec.budget.concurrency} at once{resumed}")
 
     def prepare_progress(self, what: str, done: int, total: int) -> None:
+        """Show how far the preparation is."""
         tenth = 10 * done // max(total, 1)
         if self._shown.get(what) != tenth:  # a line each 10 %
             self._shown[what] = tenth
             self._line(f"{what}: {10 * tenth}%")
 
     def trial_started(self, trial: TrialRecord) -> None:
+        """Show that a trial runs."""
         row = self._board.row(trial)
         row.state = "running"
         again = f" again from step {trial.step}" if trial.attempts > 1 else ""
         self._line(f"trial {trial.number} started{again}: {row.params}")
 
     def trial_reported(self, trial: TrialRecord, step_metrics: StepMetrics) -> None:
+        """Show a trial's step."""
         row = self._board.row(trial)
-        row.observe(step_metrics, self._board.cost_metric)
-        if "val/accuracy" not in step_metrics.metrics:
+        row.observe(step_metrics, self._board.shown)
+        if self._board.shown.accuracy not in step_metrics.metrics:
             return
-        cost = "" if row.cost is None else f", cost {units.metric(self._board.cost_metric, row.cost)}"
+        cost = "" if row.cost is None else f", cost {units.metric(self._board.shown.cost, row.cost)}"
         kept = "" if row.sampling_yield is None else f", yield {row.sampling_yield:.2f}"
         eta = "" if row.eta is None else f", {units.duration(row.eta)} to go"
         where = f"trial {trial.number} step {row.step}/{row.total_steps}"
         self._line(f"{where}: accuracy {row.shown_accuracy()}{cost}{kept}{eta}")
 
     def trial_finished(self, trial: TrialRecord) -> None:
-        self._board.row(trial).settle(trial, self._board.cost_metric)
+        """Show how a trial ended."""
+        self._board.row(trial).settle(trial, self._board.shown)
         because = f": {trial.reason}" if trial.reason else ""
         self._line(f"trial {trial.number} {trial.state.value}{because}")
         if trial.attempts:
             self._line(self._board.summary())
 
     def sweep_finished(self, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> None:
+        """Show the end."""
         self._line(f"sweep {sweep.address} finished")
 
 

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from sweep_platform import units
-from sweep_platform.cli.app import app, console
-from sweep_platform.errors import BadInput, Fault
-from sweep_platform.home import Home
+from sweep_platform.cli.app import app, console, echo_json, examples
+from sweep_platform.frontier import CURRENCIES
+from sweep_platform.home import Home, find_sweep
 
 if TYPE_CHECKING:
     from run_ledger import Ledger, SweepRecord, TrialRecord
 
 Address = Annotated[str, typer.Argument(help="A sweep's name, or name@version for an earlier version.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
-
-
-def find_sweep(ledger: Ledger, address: str) -> SweepRecord:
-    """Return the sweep that `address` names.
-
-    Raises:
-        BadInput: there is none.
-    """
-    sweep = ledger.find_sweep(address)
-    if sweep is None:
-        known = sorted({record.name for record in ledger.sweeps()})
-        raise BadInput([Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")])
-    return sweep
 
 
 def _trial_json(trial: TrialRecord, metrics: list[str]) -> dict[str, Any]:
@@ -41,11 +29,7 @@ def _trial_json(trial: TrialRecord, metrics: list[str]) -> dict[str, Any]:
         "params": dict(trial.params),
         "values": values,
         "errors": {m: trial.metrics[f"{m}_se"] for m in metrics if f"{m}_se" in trial.metrics},
-        "cost": {
-            "flops": trial.cost.flops,
-            "tokens": trial.cost.tokens,
-            "device_seconds": trial.cost.device_seconds,
-        },
+        "cost": {name: getattr(trial.cost, name) for name in CURRENCIES},
         "step": trial.step,
         "total_steps": trial.total_steps,
         "origin": trial.origin,
@@ -60,7 +44,7 @@ def objective_metrics(sweep: SweepRecord) -> list[str]:
     return [objective["metric"] for objective in sweep.spec["objectives"]]
 
 
-@app.command(epilog="Examples: platform status | platform status aime | platform status aime --json")
+@app.command(epilog=examples("platform status", "platform status aime", "platform status aime@1 --json"))
 def status(
     sweep: Annotated[str | None, typer.Argument(help="A sweep; without one, all are listed.")] = None,
     as_json: AsJson = False,
@@ -75,23 +59,21 @@ def status(
         metrics = objective_metrics(record)
         if as_json:
             rows = [_trial_json(trial, metrics) for trial in trials]
-            typer.echo(json.dumps({"sweep": record.address, "trials": rows}))
+            echo_json({"sweep": record.address, "trials": rows})
             return
         console().print(trial_table(record, trials))
 
 
 def _list_sweeps(ledger: Ledger, as_json: bool) -> None:
-    rows = []
-    for record in ledger.sweeps():
-        trials = ledger.trials(record.id)
-        states = [trial.state.value for trial in trials]
-        rows.append({"sweep": record.address, "trials": {state: states.count(state) for state in sorted(set(states))}})
+    counts = {
+        record.address: Counter(trial.state.value for trial in ledger.trials(record.id)) for record in ledger.sweeps()
+    }
     if as_json:
-        typer.echo(json.dumps({"sweeps": rows}))
+        echo_json({"sweeps": [{"sweep": address, "trials": dict(states)} for address, states in counts.items()]})
         return
     table = Table("sweep", "trials")
-    for row in rows:
-        table.add_row(str(row["sweep"]), ", ".join(f"{n} {state}" for state, n in dict(row["trials"]).items()))
+    for address, states in counts.items():
+        table.add_row(address, ", ".join(f"{n} {state}" for state, n in sorted(states.items())) or "none yet")
     console().print(table)
 
 
@@ -100,7 +82,7 @@ def trial_table(sweep: SweepRecord, trials: list[TrialRecord]) -> Table:
     metrics = objective_metrics(sweep)
     table = Table("trial", "state", "step", *metrics, "params / reason", title=sweep.address, title_justify="left")
     for trial in trials:
-        values = trial.values or tuple(trial.metrics.get(name) for name in metrics)
+        values: Sequence[float | None] = trial.values or [trial.metrics.get(name) for name in metrics]
         cells = []
         for name, value in zip(metrics, values, strict=True):
             error = trial.metrics.get(f"{name}_se")

@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sweep_platform import units
-from sweep_platform.cli.app import app
+from sweep_platform.cli.app import app, examples
 from sweep_platform.cli.choose import Knee, MaxCost, MinAccuracy, choose, frontier
-from sweep_platform.cli.explore import Address, find_sweep
+from sweep_platform.cli.explore import Address
 from sweep_platform.errors import BadInput, Fault
-from sweep_platform.home import Home
+from sweep_platform.home import Home, find_sweep
 
 if TYPE_CHECKING:
     from sweep_platform.trainers import StepMetrics
 
 
-@app.command(epilog="Examples: platform export aime --knee --out best.yaml | platform export aime --trial 7 --out best.yaml")
+@app.command(
+    epilog=examples(
+        "platform export aime --knee --out best.yaml",
+        "platform export aime --trial 7 --out best.yaml",
+        "platform export aime@1 --max-cost 2e13 --out cheap.yaml",
+    )
+)
 def export(
     sweep: Address,
+    *,
     out: Annotated[Path, typer.Option(help="The file to write.")],
     trial: Annotated[int | None, typer.Option(help="A complete trial's number.")] = None,
     knee: Knee = False,
@@ -47,11 +54,17 @@ def export(
     typer.echo(f"next: platform train {path}")
 
 
-@app.command(epilog="Examples: platform train best.yaml | platform train best.yaml trainer.total_training_steps=60 --name long")
+@app.command(
+    epilog=examples(
+        "platform train best.yaml", "platform train best.yaml trainer.total_training_steps=60 --name longer"
+    )
+)
 def train(
     file: Annotated[Path, typer.Argument(help="A production file, as export writes it.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="dotted.key=value, as in Hydra.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run and its folder; the file's name by default.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run and its folder; the file's name by default.")
+    ] = None,
 ) -> None:
     """Train a chosen config to its end as a production run; the same command resumes it."""
     from sweep_platform.production import run_production

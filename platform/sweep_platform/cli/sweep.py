@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.console import Console
 
-from sweep_platform.cli.app import app, console
+from sweep_platform import units
+from sweep_platform.cli.app import app, console, examples
 from sweep_platform.errors import BadInput, Fault
 from sweep_platform.home import Home
-from sweep_platform.spec import check_spec, load_spec
+from sweep_platform.spec import load_spec
+from sweep_platform.trainers import load_trainer
 
 if TYPE_CHECKING:
     from run_ledger import Ledger, SweepRecord
@@ -27,12 +29,19 @@ Overrides = Annotated[
 
 
 @app.command(
-    epilog="Examples: platform sweep sweeps/aime.yaml | platform sweep sweeps/aime.yaml budget.trials=4 --executor inline"
+    epilog=examples(
+        "platform sweep sweeps/aime.yaml",
+        "platform sweep sweeps/aime.yaml budget.trials=4 sampler=random --new",
+        "platform sweep sweeps/aime.yaml name=debug --executor inline",
+    )
 )
 def sweep(
     spec: Spec,
     overrides: Overrides = None,
-    executor: Annotated[str, typer.Option(help="ray (trials at once) or inline (one by one, in this process).")] = "ray",
+    *,
+    executor: Annotated[
+        str, typer.Option(help="ray (trials at once) or inline (one by one, in this process).")
+    ] = "ray",
     address: Annotated[str | None, typer.Option(help="Ray cluster to join; without it Ray starts here.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Start a new version of the sweep.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of the live table.")] = False,
@@ -40,12 +49,34 @@ def sweep(
     """Search: train the candidates, record them, show the frontier. Run it again to resume."""
     if executor not in ("ray", "inline"):
         raise BadInput([Fault("--executor", repr(executor), "ray or inline", "choose one of these")])
-    loaded = load_spec(spec, overrides or ())
-    check_spec(loaded, source=spec)
+    loaded = _checked(spec, overrides)
     home = Home.locate()
     with home.ledger(must_exist=False) as ledger:
         record = _run(ledger, loaded, home, cast("ExecutorName", executor), address, new=new, plain=plain)
         _conclude(ledger, record)
+
+
+def _checked(spec: Path, overrides: list[str] | None) -> SweepSpec:
+    """Load a spec with every check there is, and say what is worth knowing about it.
+
+    Raises:
+        BadInput: with all faults.
+    """
+    from sweep_platform.search import Feasibility
+
+    loaded = load_spec(spec, overrides or (), preflight=True)
+    impossible = Feasibility(loaded, load_trainer(loaded.trainer)).impossible()
+    faults = []
+    for path, reasons in impossible.items():
+        domain = loaded.search[path]
+        if domain.when is None and len(reasons) == domain.size:
+            need = f"a value that can run ({next(iter(reasons.values()))})"
+            faults.append(Fault(f"{spec}:search.{path}", str(domain), need, "add one"))
+    if faults:
+        raise BadInput(faults)
+    for note in loaded.notes:
+        typer.echo(f"note: {spec}: {note}", err=True)
+    return loaded
 
 
 def _run(
@@ -74,18 +105,22 @@ def _conclude(ledger: Ledger, record: SweepRecord) -> None:
     Raises:
         NoFeasibleTrial: no trial is complete.
     """
-    from sweep_platform.cli.choose import frontier_table
+    from sweep_platform.cli.choose import frontier_table, production_file
     from sweep_platform.frontier import Frontier
 
     found = Frontier.of(record, ledger.trials(record.id))
     console().print(frontier_table(found))
-    typer.echo(f"next: platform export {record.name} --knee --out {record.name}.yaml, or platform ui")
+    typer.echo(f"next: platform export {record.name} --knee --out {production_file(record.name)}, or platform ui")
 
 
-@app.command(epilog="Example: platform validate sweeps/aime.yaml budget.trials=4")
+@app.command(
+    epilog=examples(
+        "platform validate sweeps/aime.yaml", "platform validate sweeps/aime.yaml budget.trials=4 model=tiny"
+    )
+)
 def validate(spec: Spec, overrides: Overrides = None) -> None:
     """Check a spec in full: keys, values, the trainer's config, the data's files. Trains and writes nothing."""
-    loaded = load_spec(spec, overrides or ())
-    check_spec(loaded, source=spec)
+    loaded = _checked(spec, overrides)
     objectives = ", ".join(f"{o.direction} {o.metric}" for o in loaded.objectives)
-    typer.echo(f"{spec}: valid; {loaded.budget.trials} trials over {len(loaded.search)} parameters; {objectives}")
+    trials, parameters = units.count(loaded.budget.trials, "trial"), units.count(len(loaded.search), "parameter")
+    typer.echo(f"{spec}: valid; {trials} over {parameters}; {objectives}")

@@ -182,18 +182,14 @@ def _hover(point: Point) -> str:
 
 
 def _caption(frontier: Frontier, evaluated: tuple[int, int] | None, with_errors: bool) -> str:
-    parts = [_plural(len(frontier.points), "complete trial")]
+    parts = [units.count(len(frontier.points), "complete trial")]
     others = {state: n for state, n in frontier.states.items() if state != "complete"}
     if others:
         told = ", ".join(f"{n} {state}" for state, n in sorted(others.items()))
         parts.append(f"not shown: {told}")
     if evaluated is not None:
         problems, samples = evaluated
-        parts.append(f"each evaluated on {_plural(problems, 'problem')} × {_plural(samples, 'sample')}")
+        parts.append(f"each evaluated on {units.count(problems, 'problem')} × {units.count(samples, 'sample')}")
     if with_errors:
         parts.append("error bars: ±1 standard error")
     return "; ".join(parts)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

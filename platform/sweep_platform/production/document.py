@@ -15,6 +15,7 @@ from sweep_platform import units
 from sweep_platform.errors import BadInput, Fault
 from sweep_platform.files import to_yaml, write_atomically
 from sweep_platform.frontier import goal_index, points
+from sweep_platform.home import find_sweep
 from sweep_platform.spec.compose import read_yaml
 from sweep_platform.spec.faults import Where, from_pydantic
 from sweep_platform.spec.overrides import parse
@@ -120,10 +121,7 @@ def export(ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "da
 
 
 def _find(ledger: Ledger, address: str, number: int) -> tuple[SweepRecord, TrialRecord]:
-    sweep = ledger.find_sweep(address)
-    if sweep is None:
-        known = sorted({record.name for record in ledger.sweeps()})
-        raise BadInput([Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")])
+    sweep = find_sweep(ledger, address)
     trials = {trial.number: trial for trial in ledger.trials(sweep.id)}
     complete = [point.number for point in points(sweep, trials.values())]
     if number not in complete:
