@@ -10,7 +10,7 @@ import pytest
 from dapo.arithmetic import LEVELS, SOURCES, Chain, Step, draw, problems, solution, worked
 from dapo.batch import Problem
 from dapo.errors import DataError
-from dapo.graders import grade_integer
+from dapo.graders import grade, parse_integer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,9 +49,9 @@ def test_every_line_of_a_solution_is_right(split: list[Problem]) -> None:
 def test_solutions_are_graded_right_and_others_wrong(split: list[Problem]) -> None:
     for problem in split:
         text = str(problem.extra["solution"])
-        assert grade_integer(text, problem.ground_truth).correct
-        assert not grade_integer(text, str(int(problem.ground_truth) + 1)).correct
-        assert not grade_integer(text.removesuffix(problem.ground_truth), problem.ground_truth).correct
+        assert grade(parse_integer, text, problem.ground_truth).correct
+        assert not grade(parse_integer, text, str(int(problem.ground_truth) + 1)).correct
+        assert not grade(parse_integer, text.removesuffix(problem.ground_truth), problem.ground_truth).correct
 
 
 def test_levels_are_equally_frequent(split: list[Problem]) -> None:

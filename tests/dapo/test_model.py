@@ -23,6 +23,7 @@ from dapo.model import (
 from dapo.tokenizer import byte_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
@@ -113,20 +114,29 @@ def test_a_loaded_model_can_be_trained(model_folder: Path) -> None:
     assert all(weight.grad is not None for weight in policy.model.parameters())
 
 
+def add_weight(folder: Path, name: str, weight: torch.Tensor) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | {name: weight}, folder / "model.safetensors")
+
+
 def test_config_of_transformers_4_and_old_weights(tmp_path: Path) -> None:
     """`rope_theta` at the top, `torch_dtype`, several end tokens, and rotary frequencies among the weights."""
-    from safetensors.torch import load_file, save_file
-
     theirs = their_model("llama, grouped queries")
     folder = save_theirs(theirs, tmp_path)
     change_config(
         folder, rope_parameters=None, rope_theta=500.0, torch_dtype="float16", dtype=None, eos_token_id=[7, 8]
     )
-    weights = load_file(folder / "model.safetensors")
-    save_file(weights | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6)}, folder / "model.safetensors")
+    add_weight(folder, "model.layers.0.self_attn.rotary_emb.inv_freq", torch.ones(6))
     policy = load_policy(folder)
     assert policy.config.eos_token_id == 7
     torch.testing.assert_close(logits(policy.model), logits(theirs), atol=1e-5, rtol=0)
+
+
+def test_tied_weights_that_were_saved_twice(tmp_path: Path) -> None:
+    theirs = their_model("llama, tied")
+    folder = save_theirs(theirs, tmp_path)
+    add_weight(folder, "lm_head.weight", theirs.lm_head.weight.detach().clone())
+    torch.testing.assert_close(logits(load_policy(folder).model), logits(theirs), atol=1e-5, rtol=0)
 
 
 def change_config(folder: Path, **changes: object) -> None:
