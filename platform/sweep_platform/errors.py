@@ -1,11 +1,11 @@
 """Every error a user can meet, as one tree, and the exit code that each ends the command with.
 
-    PlatformError                 1
-    ├── BadInput                  2   faults in a spec, a config, a data file or an argument: all at once
-    ├── LedgerRefused             2   a locked, foreign or newer database; a sweep that another driver runs
-    ├── SweepChanged              2   the spec differs from the one that the stored trials were run with
-    └── NoFeasibleTrial           3   the sweep is over and no trial can be chosen
-    KeyboardInterrupt           130   state is saved; the same command resumes
+PlatformError                 1
+├── BadInput                  2   faults in a spec, a config, a data file or an argument: all at once
+├── LedgerRefused             2   a locked, foreign or newer database; a sweep that another driver runs
+├── SweepChanged              2   the spec differs from the one that the stored trials were run with
+└── NoFeasibleTrial           3   the sweep is over and no trial can be chosen
+KeyboardInterrupt           130   state is saved; the same command resumes
 """
 
 from __future__ import annotations

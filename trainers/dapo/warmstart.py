@@ -86,7 +86,7 @@ def train_tiny(progress: Progress | None = None) -> Policy:
         pairs = [(prompt, [*answer, tokenizer.eos_id]) for prompt, answer in zip(prompts, answers, strict=True)]
         logprobs, _ = response_logprobs(model, pairs, 1.0)
         model.zero_grad()
-        (-logprobs.mean()).backward()
+        torch.autograd.backward(-logprobs.mean())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimiser, schedule in zip(optimisers, schedules, strict=True):
             optimiser.step()
