@@ -25,7 +25,7 @@ class Observer(Protocol):
         """The sweep (a `SweepSpec`) begins or goes on; `trials` are those of earlier runs of the command."""
 
     def prepare_progress(self, what: str, done: int, total: int) -> None:
-        """The trainer prepares what trials need."""
+        """The trainer prepares what trials need. May come from another thread than the rest, before any trial."""
 
     def trial_started(self, trial: TrialRecord) -> None:
         """An attempt at the trial begins."""

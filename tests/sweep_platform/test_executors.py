@@ -135,26 +135,26 @@ def test_a_folder_that_a_killed_process_left_is_removed_and_a_used_one_is_not(
 
 def test_preparation_runs_beside_this_process() -> None:
     progress: list[tuple[str, int, int]] = []
-    with Preparation(TRAINER, {"trainer": {}}, threads=1) as preparation:
-        preparation.wait(lambda *said: progress.append(said))
+    with Preparation(TRAINER, {"trainer": {}}, 1, lambda *said: progress.append(said)) as preparation:
+        preparation.wait()
     assert progress == [("toy", 0, 2), ("toy", 1, 2), ("toy", 2, 2)]
 
 
 def test_a_failed_preparation_says_why() -> None:
     with (
-        Preparation(TRAINER, {"trainer": {"seed": 13}}, threads=1) as preparation,
+        Preparation(TRAINER, {"trainer": {"seed": 13}}, 1, lambda *_: None) as preparation,
         pytest.raises(PlatformError, match=r"toybox.trainer could not prepare: RuntimeError: nothing to"),
     ):
-        preparation.wait(lambda *_: None)
+        preparation.wait()
 
 
 def test_a_preparation_whose_process_dies_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with (
-        Preparation(TRAINER, {}, threads=1) as preparation,
+        Preparation(TRAINER, {}, 1, lambda *_: None) as preparation,
         pytest.raises(PlatformError, match="its process ended with 1"),
     ):
-        preparation.wait(lambda *_: None)
+        preparation.wait()
 
 
 def test_trainers_by_name() -> None:

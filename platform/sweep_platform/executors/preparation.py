@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
@@ -24,10 +25,19 @@ Progress = Callable[[str, int, int], None]
 
 
 class Preparation:
-    """A preparation that was started; `wait` for it before the first trial."""
+    """A preparation that was started; `wait` for it before the first trial.
 
-    def __init__(self, trainer: str, config: Mapping[str, Any], threads: int) -> None:
+    Args:
+        trainer: The trainer's name.
+        config: Its config, plain.
+        threads: CPU threads that it may use.
+        progress: Told how far it is, from a thread, until `wait` returns.
+    """
+
+    def __init__(self, trainer: str, config: Mapping[str, Any], threads: int, progress: Progress) -> None:
         self._trainer = trainer
+        self._progress = progress
+        self._failure: str | None = None
         self._noise: IO[bytes] = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
@@ -37,13 +47,9 @@ class Preparation:
             env={**os.environ, **child_environment(threads)},
             start_new_session=True,
         )
-        assert self._process.stdin is not None
         task = json.dumps({"trainer": trainer, "config": config})
-        with suppress(BrokenPipeError):  # it died at once: `wait` says so
-            self._process.stdin.write(task.encode() + b"\n")
-            self._process.stdin.flush()
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
+        self._thread = threading.Thread(target=self._relay, args=(task,), name="preparation", daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> Preparation:
         return self
@@ -52,31 +58,38 @@ class Preparation:
         with suppress(ProcessLookupError):  # it and what it started have ended
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._thread.join()
         self._noise.close()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
-    def wait(self, progress: Progress) -> None:
-        """Pass its progress on until it is over.
+    def wait(self) -> None:
+        """Return when it is over.
 
         Raises:
             PlatformError: the trainer failed.
         """
-        assert self._process.stdout is not None
-        failure = None
-        for line in self._process.stdout:
-            said = json.loads(line)
-            if "failed" in said:
-                failure = said["failed"]
-            else:
-                progress(said["what"], said["done"], said["total"])
+        self._thread.join()
         code = self._process.wait()
+        failure = self._failure
         if failure is None and code != 0:
             self._noise.seek(0)
             lines = self._noise.read().decode(errors="replace").strip().splitlines()
             failure = f"its process ended with {code}{': ' + lines[-1] if lines else ''}"
         if failure is not None:
             raise PlatformError(f"{self._trainer} could not prepare: {failure}")
+
+    def _relay(self, task: str) -> None:
+        """Hand the task over, and pass on what is said until the process closes its end."""
+        pipes = self._process
+        assert pipes.stdin is not None and pipes.stdout is not None
+        with pipes.stdout:
+            with suppress(BrokenPipeError), pipes.stdin:  # it died at once: `wait` says so
+                pipes.stdin.write(task.encode() + b"\n")
+            for line in pipes.stdout:
+                said = json.loads(line)
+                if "failed" in said:
+                    self._failure = said["failed"]
+                else:
+                    self._progress(said["what"], said["done"], said["total"])
 
 
 def _main() -> None:

@@ -46,10 +46,12 @@ class RayExecutor:
         cores = driver.spec.hardware.cores or available_cores()
         needed = driver.spec.threads * driver.spec.budget.concurrency
         with (
-            Preparation(driver.spec.trainer, driver.prepare_config(cores), cores) as preparation,
+            Preparation(
+                driver.spec.trainer, driver.prepare_config(cores), cores, driver.observers.prepare_progress
+            ) as preparation,
             connected(self._address, max(cores, needed), driver.spec.threads) as folder,
         ):
-            preparation.wait(driver.observers.prepare_progress)
+            preparation.wait()
             bridge = _Bridge(driver)
             try:
                 _tune(bridge, folder)
