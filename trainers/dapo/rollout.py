@@ -96,9 +96,9 @@ class Cache:
     """Keys and values of the rows that are still generating, left-padded so that all write the same column."""
 
     keys: list[Tensor]
-    """Per layer [N, kv_heads, columns, head_dim]."""
+    """Per layer [columns, N, kv_heads, head_dim]: a new token's keys are written in one piece."""
     values: list[Tensor]
-    """Per layer [N, kv_heads, columns, head_dim]."""
+    """Per layer [columns, N, kv_heads, head_dim]."""
     bias: Tensor
     """[N, columns]: -inf at left padding, else 0."""
     positions: Tensor
@@ -113,8 +113,8 @@ class Cache:
         used = self.column
         for store in (self.keys, self.values):
             for layer, tensor in enumerate(store):
-                tensor[: len(keep), :, :used] = tensor[keep, :, :used]
-                store[layer] = tensor[: len(keep)]
+                tensor[:used, : len(keep)] = tensor[:used, keep]
+                store[layer] = tensor[:, : len(keep)]
         self.bias, self.positions = self.bias[keep], self.positions[keep]
 
 
@@ -154,21 +154,19 @@ class Engine:
             ids[row, : len(prompt)] = torch.tensor(prompt)
         # Right padding needs no mask under causal attention; the shift then brings the padding to the left.
         shift = (torch.arange(longest) - (longest - lengths).unsqueeze(1)).to(self.device)
-        source = shift.clamp_min(0)[:, None, :, None].expand(
-            -1, self.config.num_key_value_heads, -1, self.config.head_dim
-        )
         owner = owner.to(self.device)
+        columns = shift.clamp_min(0)[owner].T
         hidden = self.embedding[ids.to(self.device)]
         cos, sin = (table[None, :, None] for table in rope_table(self.config, longest, hidden))
         keys: list[Tensor] = []
         values: list[Tensor] = []
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
             for new, store in ((k, keys), (v, values)):
-                full = new.new_empty(len(owner), new.shape[1], longest + room, new.shape[3])
-                full[:, :, :longest] = new.gather(2, source)[owner]
+                full = new.new_empty(longest + room, len(owner), *new.shape[2:])
+                full[:longest] = new[owner, columns]
                 store.append(full)
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2)
 
         for layer in range(len(self.layers)):
@@ -221,11 +219,11 @@ class Engine:
             keys, values = cache.keys[layer], cache.values[layer]
 
             def attend(q: Tensor, k: Tensor, v: Tensor, keys: Tensor = keys, values: Tensor = values) -> Tensor:
-                keys[:, :, column], values[:, :, column] = k, v
-                keys, values = keys.flatten(0, 1)[:, : column + 1], values.flatten(0, 1)[:, : column + 1]
-                scores = torch.bmm(q.reshape(shape), keys.transpose(1, 2)).view(len(bias), -1, column + 1)
+                keys[column], values[column] = k, v
+                keys, values = keys[: column + 1].flatten(1, 2), values[: column + 1].flatten(1, 2)
+                scores = torch.bmm(q.reshape(shape), keys.permute(1, 2, 0)).view(len(bias), -1, column + 1)
                 shares = torch.add(bias, scores, alpha=scale).softmax(-1)
-                return torch.bmm(shares.view(len(keys), -1, column + 1), values)
+                return torch.bmm(shares.view(len(q) * kv_heads, -1, column + 1), values.transpose(0, 1))
 
             hidden = self._layer(layer, hidden, cos, sin, attend)
         cache.column += 1
