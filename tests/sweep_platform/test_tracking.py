@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from run_ledger import Ledger
-from sweep_platform.errors import BadInput, PlatformError
+from sweep_platform.errors import BadInput
 from sweep_platform.tracking import MLflowObserver, Store, sync
 from sweep_platform.tracking.projector import Projector
 from sweep_platform.tracking.runs import RunWriter
@@ -175,7 +175,7 @@ def test_mlflow_that_cannot_be_written_ends_nothing_and_sync_repairs(small, ledg
     sweep.run()
     assert time.monotonic() - began < 15
     assert len(warned) == 1 and "platform mlflow sync aime@1" in warned[0]
-    with pytest.raises(PlatformError, match="can't be written"):
+    with pytest.raises(BadInput, match="^MLflow: got .*; need .* that answers and can be written; check MLFLOW_TRACK"):
         sync(ledger, "aime", broken)
     sync(ledger, "aime", store)
     assert len(runs_of(store, sweep.sweep)) == 5
@@ -186,7 +186,7 @@ def test_a_run_left_half_made_is_completed(small, ledger, store, monkeypatch):
     sweep.run()
     with monkeypatch.context() as patch:
         patch.setattr(RunWriter, "params", lambda self, tree: (_ for _ in ()).throw(OSError("disk full")))
-        with pytest.raises(PlatformError, match="disk full"):
+        with pytest.raises(BadInput, match="disk full"):
             sync(ledger, "aime", store)
     sync(ledger, "aime", store)
     runs = runs_of(store, sweep.sweep)
@@ -209,6 +209,15 @@ def test_an_experiment_in_the_bin_is_restored(small, ledger, store):
     store.client.delete_experiment(store.client.get_experiment_by_name("aime").experiment_id)
     sync(ledger, "aime", store)
     assert "aime/00" in runs_of(store, sweep.sweep)
+
+
+@pytest.mark.parametrize("uri", ["mysql://me:secret@x/y", "./mlruns", "nosuch://x"])
+def test_an_address_that_mlflow_cannot_use_is_told_without_its_password(small, ledger, tmp_path, monkeypatch, uri):
+    monkeypatch.chdir(tmp_path)
+    small.SmallSweep(ledger)
+    with pytest.raises(BadInput, match="^MLflow: got .*; need .*; check MLFLOW_TRACKING_URI") as error:
+        sync(ledger, "aime", Store(uri, tmp_path / "art"))
+    assert "secret" not in str(error.value)
 
 
 def test_unknown_sweep(ledger, store):

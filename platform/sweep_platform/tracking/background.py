@@ -5,10 +5,11 @@ A round may fail: the first failure is told, later rounds try again, and nobody 
 
 from __future__ import annotations
 
-import textwrap
 import threading
 import time
 from collections.abc import Callable
+
+from sweep_platform.tracking.store import one_line
 
 FLUSH_SECONDS = 5.0
 DRAIN_SECONDS = 60.0
@@ -52,11 +53,11 @@ class Background:
             try:
                 self._work(last)
             except Exception as error:  # MLflow raises whatever its database, network and disk raise
-                self._tell(f"{type(error).__name__}: {error}")
+                self._tell(one_line(error))
                 last = last or self._stop.is_set()  # whoever closes it waits: no second try then
             self.busy_s += time.perf_counter() - began
 
     def _tell(self, reason: str) -> None:
         if not self._told:
             self._told = True
-            self._failed(textwrap.shorten(reason, 240, placeholder=" …"))
+            self._failed(reason)

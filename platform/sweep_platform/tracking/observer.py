@@ -122,6 +122,6 @@ class MLflowObserver:
 
     def _tell(self, sweep: SweepRecord, reason: str) -> None:
         self._warn(
-            f"MLflow at {self._store.uri} can't be written ({reason}); the sweep goes on and loses nothing. "
+            f"MLflow at {self._store.shown} can't be written ({reason}); the sweep goes on and loses nothing. "
             f"`platform mlflow sync {sweep.address}` writes what is missing."
         )

@@ -33,7 +33,7 @@ def serve(store: Store, port: int | None = None, announce: Callable[[str], None]
         announce: Takes the URL once the page answers.
 
     Raises:
-        BadInput: `port` is taken.
+        BadInput: `port` is taken, or the store can't be used.
         PlatformError: the server did not start; the message ends with what it said.
     """
     if not store.local:
@@ -67,17 +67,18 @@ def running(store: Store, port: int | None = None) -> Iterator[tuple[str, subpro
     """Run the server around a block: yields its URL, once it answers, and its process.
 
     Raises:
-        BadInput: `port` is taken.
+        BadInput: `port` is taken, or the store can't be used.
         PlatformError: the server did not start.
     """
     chosen = _choose_port(port)
     # The database is created here, by one process, before the server's workers open it.
-    store.client.search_experiments(max_results=1)
+    with store.told():
+        store.client.search_experiments(max_results=1)
     with TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                _command(store, chosen), env=_environment(), stdout=out, stderr=out, start_new_session=True
+                _command(store, chosen), env=_environment(store), stdout=out, stderr=out, start_new_session=True
             )
         try:
             url = f"http://{HOST}:{chosen}"
@@ -90,16 +91,21 @@ def running(store: Store, port: int | None = None) -> Iterator[tuple[str, subpro
 def _command(store: Store, port: int) -> list[str]:
     return [
         *(sys.executable, "-m", "mlflow", "server"),
-        *("--backend-store-uri", store.uri),
         *("--artifacts-destination", store.artifacts.absolute().as_uri()),
         *("--host", HOST, "--port", str(port), "--workers", "1"),
     ]
 
 
-def _environment() -> dict[str, str]:
-    """The server's: no telemetry, no job runners (they serve evaluation jobs that nothing here starts)."""
-    ours = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    return {**os.environ, **ours}
+def _environment(store: Store) -> dict[str, str]:
+    """The server's: the store, whose password a command line would show, and neither telemetry nor job runners.
+
+    Those run evaluation jobs, which nothing here starts.
+    """
+    return os.environ | {
+        "MLFLOW_BACKEND_STORE_URI": store.uri,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
 
 
 def _choose_port(port: int | None) -> int:

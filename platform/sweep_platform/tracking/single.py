@@ -96,4 +96,4 @@ class RunProjection:
         return writer
 
     def _tell(self, reason: str) -> None:
-        self._warn(f"MLflow at {self._store.uri} can't be written ({reason}); the run goes on with its own record")
+        self._warn(f"MLflow at {self._store.shown} can't be written ({reason}); the run goes on with its own record")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
+import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from sweep_platform.errors import BadInput, Fault
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,6 +42,11 @@ class Store:
     """`sqlite:///…` or another database, or the address of an MLflow server."""
     artifacts: Path
     """Folder for artifacts of a database; a server decides for itself."""
+
+    @property
+    def shown(self) -> str:
+        """The URI without its password."""
+        return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", self.uri)
 
     @property
     def local(self) -> bool:
@@ -77,6 +86,24 @@ class Store:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Turn what MLflow, its database, network and drivers raise into one message for the user.
+
+        Raises:
+            BadInput: MLflow can't be used there.
+        """
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
+            reason = one_line(error)
+            need = "a database or server of MLflow that answers and can be written"
+            fault = Fault("MLflow", f"{self.shown} ({reason})", need, "check MLFLOW_TRACKING_URI, then try again")
+            raise BadInput([fault]) from error
+
     def experiment(self, name: str) -> str:
         """Id of the experiment of that name, created or restored from the bin where needed."""
         found = self.client.get_experiment_by_name(name)
@@ -86,3 +113,8 @@ class Store:
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
+
+
+def one_line(error: Exception) -> str:
+    """An error's kind and the beginning of what it says."""
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 240, placeholder=" …")

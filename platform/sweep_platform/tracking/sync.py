@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep_platform.errors import BadInput, Fault, PlatformError
+from sweep_platform.errors import BadInput, Fault
 from sweep_platform.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -20,25 +20,20 @@ def sync(ledger: Ledger, address: str, store: Store) -> int:
         store: MLflow's store.
 
     Raises:
-        BadInput: no such sweep.
-        PlatformError: MLflow can't be written.
+        BadInput: no such sweep, or MLflow can't be used.
     """
     sweep = ledger.find_sweep(address)
     if sweep is None:
         known = sorted({record.name for record in ledger.sweeps()})
         raise BadInput([Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")])
-    from mlflow.exceptions import MlflowException
-
     from sweep_platform.tracking.projector import Projector
 
     trials = ledger.trials(sweep.id)
-    try:
+    with store.told():
         projector = Projector(store, ledger, sweep)
         projector.start()
         for trial in trials:
             projector.trial(trial)
         if trials and all(trial.state.final for trial in trials):
             projector.finish(trials)
-    except (MlflowException, OSError) as error:
-        raise PlatformError(f"MLflow at {store.uri} can't be written: {error}") from error
     return len(trials)
