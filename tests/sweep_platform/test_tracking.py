@@ -123,20 +123,43 @@ def test_sync_rebuilds_what_the_observer_wrote(small, ledger, store, tmp_path):
     assert ledger.trials(sweep.sweep.id)[0].mlflow_run_id == runs_of(fresh, sweep.sweep)["aime/00"]["id"]
 
 
+def wait_for_run(store, sweep, name, steps):
+    """A sweep's run, once it has so many steps."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            run = runs_of(store, sweep.sweep)[name]
+            if len(run["metrics"]["actor/entropy"]) == steps:
+                return run
+        except (AttributeError, KeyError):  # no experiment, run or metric yet
+            pass
+        time.sleep(0.1)
+    raise AssertionError(f"{name} didn't get {steps} steps")
+
+
 def test_the_page_is_live(small, ledger, store):
     sweep = small.SmallSweep(ledger, MLflowObserver(ledger, store, flush_s=0.05))
     trial = sweep.add(0)
     sweep.start(trial)
     sweep.report(trial, 0)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        runs = runs_of(store, sweep.sweep) if ledger.trial(trial.id).mlflow_run_id else {}
-        if "aime/00" in runs and "actor/entropy" in runs["aime/00"]["metrics"]:
-            break
-        time.sleep(0.1)
-    assert runs["aime/00"]["status"] == runs["aime@1"]["status"] == "RUNNING"
-    assert [step for step, _, _ in runs["aime/00"]["metrics"]["actor/entropy"]] == [0]
+    run = wait_for_run(store, sweep, "aime/00", 1)
+    assert run["status"] == runs_of(store, sweep.sweep)["aime@1"]["status"] == "RUNNING"
     sweep.observer.close()
+
+
+def test_a_run_that_somebody_deleted_comes_back_and_holds_nobody_up(small, ledger, store):
+    warned = []
+    sweep = small.SmallSweep(ledger, MLflowObserver(ledger, store, warn=warned.append, flush_s=0.05))
+    trial = sweep.add(0)
+    sweep.start(trial)
+    sweep.report(trial, 0)
+    store.client.delete_run(wait_for_run(store, sweep, "aime/00", 1)["id"])
+    sweep.report(trial, 1)
+    sweep.whole_trial(1)
+    wait_for_run(store, sweep, "aime/01", small.STEPS + 1)
+    wait_for_run(store, sweep, "aime/00", 2)
+    sweep.observer.close()
+    assert len(warned) == 1
 
 
 def test_an_interrupted_sweep_goes_on_in_the_same_runs(small, ledger, store):

@@ -113,6 +113,7 @@ class MLflowObserver:
             for number in sorted(changed):
                 self._projector.trial(changed[number])
         except BaseException:
+            self._projector = None  # the next round looks afresh at what MLflow has: runs may have been deleted
             with self._lock:
                 self._changed = changed | self._changed
             raise
