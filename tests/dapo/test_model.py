@@ -225,6 +225,7 @@ def no_end_token(folder: Path) -> None:
         pytest.param(remove("tokenizer.json"), "tokenizer.json: can't be read", id="no tokenizer"),
         pytest.param(write("tokenizer.json", "{}"), "tokenizer.json: can't be read", id="tokenizer empty"),
         pytest.param(write("tokenizer_config.json", "{"), "tokenizer_config.json: can't be read", id="settings cut"),
+        pytest.param(write("tokenizer_config.json", "[1]"), "tokenizer_config.json: can't be read", id="no settings"),
         pytest.param(no_end_token, "no eos_token in tokenizer_config.json or config.json", id="no end token"),
     ],
 )

@@ -101,8 +101,8 @@ class Tokenizer:
             raise ModelError(f"{folder / 'tokenizer.json'}: can't be read ({error})") from error
         extra = folder / "tokenizer_config.json"
         try:
-            settings: dict[str, Any] = json.loads(extra.read_text("utf-8")) if extra.is_file() else {}
-        except (OSError, ValueError) as error:
+            settings: dict[str, Any] = dict(json.loads(extra.read_text("utf-8"))) if extra.is_file() else {}
+        except (OSError, ValueError, TypeError) as error:
             raise ModelError(f"{extra}: can't be read ({error})") from error
         special = {key: text for key in settings if key.endswith("_token") and (text := _text(settings[key]))}
         eos = _special(backend, special.get("eos_token"), eos_id)
