@@ -127,7 +127,7 @@ def test_trials_share_the_cores(ledger: Ledger, home: Home, executor: Executor) 
 
 
 def test_trials_at_once_run_in_processes_of_their_own(ledger: Ledger, home: Home, cluster: None) -> None:
-    spec = toy_spec(run={"seconds": 0.5}, hardware={"cores": 2}, budget={"trials": 2, "concurrency": 2})
+    spec = toy_spec(run={"together": 2}, hardware={"cores": 2}, budget={"trials": 2, "concurrency": 2})
     first, second = run_sweep(ledger, home, spec, make_executor("ray"))
     assert first.metrics["pid"] != second.metrics["pid"]
     assert first.ended_at is not None and second.started_at is not None
@@ -136,6 +136,24 @@ def test_trials_at_once_run_in_processes_of_their_own(ledger: Ledger, home: Home
     environment = Path(f"/proc/{int(first.metrics['pid'])}/environ").read_bytes().split(b"\0")
     threads = {b"OMP_NUM_THREADS=1", b"MKL_NUM_THREADS=1", b"OPENBLAS_NUM_THREADS=1"}
     assert threads <= set(environment), "set before anything was loaded"
+
+
+def test_both_workers_outlast_a_moment_in_which_both_are_idle(ledger: Ledger, home: Home, cluster: None) -> None:
+    """Trial 1 ends before trial 0, which trial 2 has to know."""
+    steps = (9, 1, 9, 1)
+    spec = toy_spec(
+        search={"trainer.total_training_steps": {"choice": [1, 9]}, "actor.batch": {"int": [1, 4]}},
+        priors=[
+            {"name": f"p{i}", "params": {"trainer.total_training_steps": n, "actor.batch": i + 1}}
+            for i, n in enumerate(steps)
+        ],
+        run={"seconds": 0.05, "together": 2},
+        hardware={"cores": 2},
+        budget={"trials": 4, "concurrency": 2},
+    )
+    trials = run_sweep(ledger, home, spec, make_executor("ray"))
+    assert [trial.total_steps for trial in trials] == list(steps)
+    assert len({trial.metrics["pid"] for trial in trials}) == 2
 
 
 def test_preparation_is_seen_and_happens_once(ledger: Ledger, home: Home, executor: Executor) -> None:

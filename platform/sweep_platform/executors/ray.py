@@ -176,6 +176,18 @@ class _DriverScheduler(FIFOScheduler):
 
     bridge: _Bridge
     """Set before the first call."""
+    _kept = False
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Have Tune keep as many idle workers as may run at once; it has no public setting for it.
+
+        Of its own accord it keeps one while no trial waits, and each new worker takes seconds to load its libraries.
+        """
+        super().on_trial_add(tune_controller, trial)
+        cache = getattr(tune_controller, "_actor_cache", None)
+        if cache is not None and not self._kept:
+            self._kept = True
+            cache.increase_max(trial.placement_group_factory, by=self.bridge.driver.spec.budget.concurrency)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """A worker said something."""

@@ -38,6 +38,8 @@ class Run(Section):
     save_freq: int = 2
     seconds: float = 0.0
     """Sleep before each step."""
+    together: int = 0
+    """Wait at first for one's neighbours in the trials counted off by so many: 0 and 1, 2 and 3, …"""
     default_local_dir: str | None = None
     num_threads: int | None = None
     seed: int = 0
@@ -131,6 +133,8 @@ def prepare(config: Config, progress: Callable[[str, int, int], None] | None = N
 def train(config: Config, report: Callable[[Any], bool]) -> None:
     run = config.trainer
     state, folder = _load(run)
+    if folder is not None and run.together:
+        _wait_for_neighbours(folder, run.together)
     if state.step and not report(_told(config, state)):
         return
     while state.step < run.total_training_steps:
@@ -150,6 +154,13 @@ def train(config: Config, report: Callable[[Any], bool]) -> None:
         if run.fault != "silent" and not report(_told(config, state)):
             _save(state, folder)
             return
+
+
+def _wait_for_neighbours(folder: Path, together: int) -> None:
+    number = int(folder.name)
+    first = number - number % together
+    while not all((folder.parent / str(other)).exists() for other in range(first, first + together)):
+        time.sleep(0.01)
 
 
 def accuracy(config: Config, step: int) -> float:
