@@ -59,8 +59,8 @@ def run() -> dict[str, Any]:
         "question": "Embedded model: the warm start, and what a default run adds on validation (3 seeds)",
         "goal": "warm start in < 90 s to 20-60 %; a run of <= 60 s gains >= 15 points",
         "measured": (
-            f"warm start {warm_seconds:.0f} s to {100 * start:.0f} %; {statistics.median(seconds):.0f} s of training gain "
-            f"{statistics.median(gains):.0f} points (least {min(gains):.0f})"
+            f"warm start {warm_seconds:.0f} s to {100 * start:.0f} %; {statistics.median(seconds):.0f} s of training "
+            f"gain {statistics.median(gains):.0f} points (least {min(gains):.0f})"
         ),
         "met": warm_seconds < 90 and 0.2 <= start <= 0.6 and max(seconds) <= 60 and min(gains) >= 15,
         "peers": [],

@@ -23,7 +23,7 @@ GROUPS = [path for path in (ROOT / "sweeps").rglob("*.yaml") if path.parent.name
 
 def commands(path: Path) -> list[str]:
     """The command lines `platform …` of a document: of its indented or fenced lines, and of comments in YAML."""
-    text = path.read_text().replace("\\\n", " ")
+    text = re.sub(r"\s*\\\n\s*", " ", path.read_text())
     lines = re.findall(r"^(?:#? {3,}|\$ )(?:.*&& )?(platform [a-z].*)$", text, re.M)
     fenced = re.findall(r"^(platform [a-z].*)$", "\n".join(re.findall(r"```.*?\n(.*?)```", text, re.S)), re.M)
     alternatives = [part.strip() for line in lines + fenced for part in re.split(r"\s{2}\|\s{2}", line)]
