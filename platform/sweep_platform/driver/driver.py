@@ -1,9 +1,9 @@
 """The driver: a state machine that an executor turns from one process. Nothing else writes its sweep.
 
 **Lagged tell.** With concurrency c, a candidate is suggested in knowledge of every trial before it but the
-last c - 1 that ran, whatever order they finished in and whatever finished by now. So one seed gives the same
-trials with either executor, on a fast or a slow machine, and in a sweep that was killed and resumed. The
-price: a place can stand idle while the oldest running trial goes on.
+last 2(c - 1) that ran, whatever order they finished in and whatever finished by now. So one seed gives the
+same trials with either executor, on a fast or a slow machine, and in a sweep that was killed and resumed. The
+price: a place can stand idle while the oldest running trial goes on; at c - 1 that would be often.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class Driver:
     def _inform(self) -> bool:
         """Tell the searcher what the next suggestion may know; False if a trial of that still runs."""
         ran = [trial.number for trial in self.trials if _ran(trial)]
-        withheld = set(ran[max(0, len(ran) - (self.spec.budget.concurrency - 1)) :])
+        withheld = set(ran[max(0, len(ran) - 2 * (self.spec.budget.concurrency - 1)) :])
         for trial in self.trials:
             if trial.number in withheld or trial.number in self._told:
                 continue
