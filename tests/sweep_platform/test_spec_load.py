@@ -55,7 +55,7 @@ def test_the_default_sweep_is_what_the_documents_say() -> None:
         ("val/accuracy", "maximize"),
         ("cost/flops", "minimize"),
     ]
-    assert (spec.budget.trials, spec.budget.concurrency, spec.budget.wall_clock) == (12, 2, 600)
+    assert (spec.budget.trials, spec.budget.concurrency, spec.budget.wall_clock) == (16, 2, 600)
     assert spec.priors[0].name == "published-dapo"
     assert spec.config["algorithm"]["filter_groups"]["on_exhausted"] == "train_partial"
 
