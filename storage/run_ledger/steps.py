@@ -57,8 +57,10 @@ def record(
     those after them belongs to a branch of the training that was given up.
     """
     of_trial = Observation.trial_id == trial.id
-    abandoned = and_(Observation.step > step, Observation.attempt_id != attempt.id)
-    session.execute(delete(Observation).where(of_trial, or_(Observation.step == step, abandoned)))
+    new = step > trial.step  # almost always: then nothing is there to be replaced, and it is the last step
+    if not new:
+        abandoned = and_(Observation.step > step, Observation.attempt_id != attempt.id)
+        session.execute(delete(Observation).where(of_trial, or_(Observation.step == step, abandoned)))
     values = {
         "trial_id": trial.id,
         "attempt_id": attempt.id,
@@ -71,7 +73,7 @@ def record(
     observation = session.scalars(insert(Observation).returning(Observation.id), [values | numbers.cost]).one()
     if samples:
         session.execute(insert(Evaluation), _sample_rows(observation, samples))
-    if step == session.scalar(select(func.max(Observation.step)).where(of_trial)):
+    if new or step == session.scalar(select(func.max(Observation.step)).where(of_trial)):
         trial.step, trial.total_steps, trial.metrics = step, total_steps, numbers.metrics
     total = session.get_one(Cost, trial.id)
     for name, value in numbers.cost.items():
