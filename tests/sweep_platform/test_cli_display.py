@@ -1,0 +1,121 @@
+"""What a terminal shows while a sweep runs."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from rich.console import Console
+from run_ledger.records import CostRecord, SweepRecord, TrialRecord, TrialState
+from sweep_platform.cli.display import LiveDisplay, PlainDisplay, display
+from toybox.sweeps import toy_spec
+from toybox.trainer import Cost, Step
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SWEEP = SweepRecord(1, "toy", 1, {}, "id", 0, None, NOW, None)
+
+
+@dataclass
+class Screen:
+    """A terminal of a given height, and a display on it."""
+
+    height: int = 24
+    trials: int = 4
+
+    def __post_init__(self) -> None:
+        self.console = Console(
+            file=io.StringIO(), force_terminal=True, width=160, height=self.height, color_system=None
+        )
+        self.display = LiveDisplay(self.console)
+        self.display.sweep_started(SWEEP, toy_spec(budget={"trials": self.trials}), [])
+
+    def lines(self) -> list[str]:
+        with self.console.capture() as capture:
+            self.console.print(self.display._render())
+        return capture.get().splitlines()
+
+
+def trial(number: int, state: TrialState, **changed: Any) -> TrialRecord:
+    given: dict[str, Any] = {
+        "id": number,
+        "sweep_id": 1,
+        "number": number,
+        "state": state,
+        "params": {"actor.lr": 0.1},
+        "params_hash": str(number),
+        "replicate": 0,
+        "origin": "random",
+        "sampler_state": {},
+        "config": {},
+        "values": None,
+        "metrics": {},
+        "cost": CostRecord(),
+        "step": 0,
+        "total_steps": 4,
+        "reason": None,
+        "attempts": 1,
+        "started_at": NOW,
+        "ended_at": NOW + timedelta(seconds=30),
+        "mlflow_run_id": None,
+    }
+    return TrialRecord(**{**given, **changed})
+
+
+def test_a_row_has_state_step_accuracy_cost_yield_and_time_to_go() -> None:
+    screen = Screen()
+    running = trial(0, TrialState.RUNNING)
+    screen.display.trial_started(running)
+    for step in (1, 2):
+        metrics = {"val/accuracy": 0.25 * step, "val/accuracy_se": 0.02, "filter/yield": 0.75}
+        screen.display.trial_reported(running, Step(step, 4, metrics, Cost(flops=2e9 * step)))
+    (row,) = (line for line in screen.lines() if "running" in line)
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert cells[:6] == ["0", "running", "2/4", "0.500 ± 0.020", "4 GFLOPs", "0.75"]
+    assert cells[6].endswith("s") and cells[7] == "lr=0.1"
+
+
+def test_finished_and_refused_trials_and_the_time_of_the_sweep() -> None:
+    screen = Screen()
+    for number, state in enumerate([TrialState.COMPLETE, TrialState.FAILED, TrialState.INFEASIBLE]):
+        refused = state is TrialState.INFEASIBLE
+        reason = None if state is TrialState.COMPLETE else "the loss is nan"
+        screen.display.trial_finished(trial(number, state, reason=reason, step=0 if refused else 4))
+    text = "\n".join(screen.lines())
+    assert "toy@1: 2/4 trials" in text and "about 1m 00s to go" in text and "1 refused as infeasible" in text
+    assert "the loss is nan" in text and "infeasible │" not in text
+
+
+@pytest.mark.parametrize("height", [10, 24, 60])
+def test_the_table_fits_and_what_runs_is_seen(height: int) -> None:
+    screen = Screen(height=height, trials=50)
+    screen.display.trial_started(trial(0, TrialState.RUNNING))
+    for number in range(1, 40):
+        screen.display.trial_finished(trial(number, TrialState.COMPLETE, step=4))
+    lines = screen.lines()
+    assert len(lines) < height
+    assert any("running" in line for line in lines), "the first one still runs"
+    assert sum("complete" in line for line in lines) == max(2, height - 9) if height < 60 else 39
+    assert ("earlier ones not shown" in lines[0]) == (height < 60)
+
+
+def test_the_objectives_of_the_sweep_are_shown() -> None:
+    told: list[str] = []
+    plain = PlainDisplay(told.append)
+    objectives = [
+        {"metric": "cost/tokens", "direction": "minimize"},
+        {"metric": "val/aime/accuracy", "direction": "maximize"},
+    ]
+    plain.sweep_started(SWEEP, toy_spec(objectives=objectives), [])
+    metrics = {"val/accuracy": 0.9, "val/aime/accuracy": 0.3, "val/aime/accuracy_se": 0.01}
+    plain.trial_reported(trial(0, TrialState.RUNNING), Step(1, 4, metrics, Cost(flops=5e9, tokens=70)))
+    assert told[-1].endswith("trial 0 step 1/4: accuracy 0.300 ± 0.010, cost 70 tokens")
+
+
+def test_the_kind_of_display_follows_the_output() -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True)
+    assert isinstance(display(terminal, plain=False), LiveDisplay)
+    assert isinstance(display(terminal, plain=True), PlainDisplay)
+    assert isinstance(display(Console(file=io.StringIO()), plain=False), PlainDisplay)
