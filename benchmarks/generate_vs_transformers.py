@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 import transformers
-from dapo.arithmetic import problems
+from dapo.arithmetic import WORDS, problems
 from dapo.model import Decoder, DecoderConfig, Policy, load_policy, save_policy
 from dapo.rollout import generate
 from dapo.tokenizer import Tokenizer, byte_tokenizer
-from dapo.warmstart import SHAPE, WORDS, initialise, tiny_path
+from dapo.warmstart import SHAPE, initialise, tiny_path
 
 PROMPTS, N, LENGTH = 32, 8, 48
 REPEATS = 9

@@ -210,9 +210,10 @@ def test_a_dead_worker_is_no_verdict_on_its_trial(ledger: Ledger, home: Home, cl
 def untrained_model(tmp_path: Path) -> Path:
     """A policy of 25k parameters."""
     import torch
+    from dapo.arithmetic import WORDS
     from dapo.model import Decoder, DecoderConfig, Policy, save_policy
     from dapo.tokenizer import byte_tokenizer
-    from dapo.warmstart import WORDS, initialise
+    from dapo.warmstart import initialise
 
     tokenizer = byte_tokenizer(WORDS)
     config = DecoderConfig(

@@ -112,8 +112,8 @@ def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Pa
             "more than",
             id="right pays no more",
         ),
-        pytest.param({"data": {"train": "no.jsonl"}}, "data.train", "no.jsonl", "data set", id="missing file"),
-        pytest.param({"data": {"val": "aime"}}, "data.val", "aime", "data set", id="unknown set"),
+        pytest.param({"data": {"train": "no.jsonl"}}, "data.train", "no.jsonl", "a file", id="missing file"),
+        pytest.param({"data": {"val": "aime"}}, "data.val", "aime", "arithmetic-aime", id="unknown set"),
         pytest.param({"model": {"path": "nosuch"}}, "model.path", "'nosuch'", "Hugging Face folder", id="no model"),
         pytest.param({"trainer": {"device": "gpu"}}, "trainer.device", "'gpu'", "cuda", id="no device"),
         pytest.param(
@@ -191,12 +191,21 @@ def test_a_model_of_another_family_is_told(model_folder: Path) -> None:
     assert "without model.safetensors" in faults(model={"path": str(model_folder)})["model.path"].got
 
 
-def test_a_file_with_many_faults_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("{\n{\n{\n")
-    found = faults(data={"train": str(tmp_path / "a.jsonl")})["data.train"]
-    assert "a.jsonl:1" in found.got
-    assert "2 more faults" in found.got
-    assert "\n" not in found.got
+def test_each_fault_of_a_file_is_told_with_its_row(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{\n\n{}\n")
+    config = Config.model_validate({"data": {"train": str(tmp_path / "a.jsonl")}})
+    first, second = preflight(config)
+    assert first.key == second.key == "data.train"
+    assert "a.jsonl:1: no JSON" in first.got
+    assert "a.jsonl:3: problem: None" in second.got
+    assert "\n" not in f"{first}{second}"
+
+
+def test_prompts_are_measured_for_the_embedded_model_before_it_exists(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"problem": "' + "long " * 20 + '", "answer": 1}\n')
+    data = {"train": str(tmp_path / "a.jsonl"), "max_prompt_length": 64}
+    assert "101 tokens" in faults(data=data)["data.max_prompt_length"].need
+    assert not faults(data=data | {"max_prompt_length": 101})
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from dapo.batch import Problem
+from dapo.batch import Fault, Problem
 from dapo.errors import DataError
 
 Split = Literal["train", "val", "heldout"]
@@ -23,6 +23,8 @@ LARGEST = 999
 """Answers and intermediate results lie in 0..LARGEST."""
 TEMPLATES = ("Find {}.", "Compute {}.", "What is {}?", "Evaluate {}.")
 """Texts around a chain; a hash of the chain picks one."""
+WORDS = ("Find ", "Compute ", "What ", "is ", "Evaluate ", "Answer: ", "; ")
+"""Whole words of the task: one token each in the embedded model's tokenizer."""
 _TRIES = 10_000
 """Draws in a row without a new problem, after which a split counts as exhausted."""
 
@@ -152,7 +154,8 @@ def problems(split: Split, size: int, seed: int) -> list[Problem]:
             if chain.canonical not in seen:
                 break
         else:
-            raise DataError(f"{SOURCES[split]}: got size {size}; need at most {index}, all that level {level} has")
+            need = f"at most {index}, all that level {level} has"
+            raise DataError(Fault(SOURCES[split], f"size {size}", need, "lower the size"))
         seen.add(chain.canonical)
         extra = {"level": level, "solution": solution(chain)}
         found.append(Problem(chain.canonical, SOURCES[split], chain.question, str(chain.answer), extra))

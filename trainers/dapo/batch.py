@@ -8,16 +8,20 @@ from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """One thing wrong with a config, found before any token is generated."""
+    """One thing wrong with a config or a data set, found before any token is generated."""
 
     key: str
-    """Dotted path in `Config`."""
+    """Dotted path in `Config`, or place in a file."""
     got: str
     """What stands there."""
     need: str
     """What would do."""
     do: str
     """The next step, in the imperative."""
+
+    def __str__(self) -> str:
+        """The fault in one line."""
+        return f"{self.key}: got {self.got}; need {self.need}; {self.do}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dapo.arithmetic import Split, problems
-from dapo.batch import Problem
+from dapo.batch import Fault, Problem
 from dapo.config import Config
 from dapo.data_files import SUFFIXES, read_rows
 from dapo.errors import DataError
@@ -98,7 +98,7 @@ def load_dataset(source: str, grader: str, size: int | None = None) -> Dataset:
         return Dataset(tuple(problems(split, size or default, GENERATED_SEED)))
     if Path(source).suffix not in SUFFIXES:
         names = ", ".join(GENERATED)
-        raise DataError(f"{source}: got no such set; need {names}, a .jsonl or a .parquet file; correct it")
+        raise DataError(Fault(source, "no such set", f"{names}, a .jsonl or a .parquet file", "correct it"))
     found: dict[str, Problem] = {}
     counts: Counter[str] = Counter()
     for row in read_rows(source):
@@ -117,10 +117,8 @@ def load_dataset(source: str, grader: str, size: int | None = None) -> Dataset:
     ungradable = tuple(item.problem_id for item in found.values() if not gradable(grader, item.ground_truth))
     if not usable:
         example = f" (as in {ungradable[0]})" if ungradable else ""
-        raise DataError(
-            f"{source}: got {counts.total()} rows and none with an answer that the grader {grader!r} can read"
-            f"{example}; need at least one; change grader or file"
-        )
+        got = f"{counts.total()} rows and none with an answer that the grader {grader!r} can read{example}"
+        raise DataError(Fault(source, got, "at least one", "change grader or file"))
     repeats = set(counts.values())
     return Dataset(
         tuple(usable[:size]),
@@ -167,11 +165,10 @@ def tokenize(dataset: Dataset, tokenizer: Tokenizer, config: Config, key: str) -
     left_out = len(tokens) - len(fitting)
     if left_out and (not config.data.filter_overlong_prompts or not fitting):
         longest = max(range(len(tokens)), key=lambda index: len(tokens[index]))
-        raise DataError(
-            f"data.max_prompt_length: got {limit}; need {len(tokens[longest])} for problem "
-            f"{dataset.problems[longest].problem_id} of {key} ({left_out} of {len(tokens)} are longer); "
-            "raise it, or set data.filter_overlong_prompts"
-        )
+        problem = dataset.problems[longest].problem_id
+        need = f"{len(tokens[longest])} for problem {problem} of {key} ({left_out} of {len(tokens)} are longer)"
+        do = "raise it, or set data.filter_overlong_prompts"
+        raise DataError(Fault("data.max_prompt_length", str(limit), need, do))
     if left_out:
         logger.warning(
             "%s: %d of %d prompts are longer than %d tokens and are left out",

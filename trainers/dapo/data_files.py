@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dapo.batch import Problem
+from dapo.batch import Fault, Problem
 from dapo.errors import DataError
 
 MAX_FAULTS = 10
@@ -23,7 +23,15 @@ _READ = frozenset({"id", "problem", "answer", "data_source", "prompt", "reward_m
 
 
 class RowFault(Exception):
-    """A row that can't be used; the message says what stands there, what is needed and what to do."""
+    """A row that can't be used."""
+
+    def __init__(self, column: str, got: str, need: str, do: str) -> None:
+        super().__init__(column)
+        self.fault = Fault(column, got, need, do)
+
+    def at(self, place: str) -> Fault:
+        """The fault with its row's place before the column."""
+        return self.fault._replace(key=f"{place}: {self.fault.key}" if self.fault.key else place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +52,8 @@ def read_rows(source: str) -> Iterator[Row]:
     path = Path(source)
     if not path.is_file():
         got = "a folder" if path.is_dir() else "no file"
-        raise DataError(f"{source}: got {got}; need a file; correct the path")
-    faults: list[str] = []
+        raise DataError(Fault(source, got, "a file", "correct the path"))
+    faults: list[Fault] = []
     texts: dict[tuple[str, str], str] = {}
     count = 0
     for number, content in _json_lines(path) if path.suffix == ".jsonl" else _parquet_rows(path):
@@ -56,15 +64,15 @@ def read_rows(source: str) -> Iterator[Row]:
             if texts.setdefault((problem.data_source, problem.problem_id), problem.problem) != problem.problem:
                 problem = _renamed(problem, columns, number)
         except RowFault as fault:
-            faults.append(f"{source}:{number}: {fault}")
+            faults.append(fault.at(f"{source}:{number}"))
             if len(faults) == MAX_FAULTS:
                 break
         else:
             yield Row(number, problem)
     if faults:
-        raise DataError("\n".join(faults))
+        raise DataError(*faults)
     if count == 0:
-        raise DataError(f"{source}: got an empty file; need at least one row; check how it was made")
+        raise DataError(Fault(source, "an empty file", "at least one row", "check how it was made"))
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -73,7 +81,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, str]]:
         with path.open(encoding="utf-8") as file:
             yield from ((number, line) for number, line in enumerate(file, 1) if line.strip())
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: got no readable text ({error}); need UTF-8; check it") from error
+        raise DataError(Fault(str(path), f"no readable text ({error})", "UTF-8", "check it")) from error
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -89,7 +97,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                     number += 1
                     yield number, columns
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: got a file that can't be read ({error}); need parquet; check it") from error
+        raise DataError(Fault(str(path), f"a file that can't be read ({error})", "parquet", "check it")) from error
 
 
 def _parse(columns: Mapping[str, Any], default_source: str, number: int) -> Problem:
@@ -111,9 +119,9 @@ def _parse(columns: Mapping[str, Any], default_source: str, number: int) -> Prob
         answer, identity = columns.get("answer"), columns.get("id")
     known = f"the row has {sorted(map(str, columns))}"
     if not isinstance(text, str) or not text.strip():
-        raise RowFault(f"{keys[0]}: got {text!r:.60}; need a text; add it ({known})")
+        raise RowFault(keys[0], f"{text!r:.60}", "a text", f"add it ({known})")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
-        raise RowFault(f"{keys[1]}: got {answer!r:.60}; need a text or a number; add it ({known})")
+        raise RowFault(keys[1], f"{answer!r:.60}", "a text or a number", f"add it ({known})")
     return Problem(
         problem_id=str(number) if identity in (None, "") else str(identity),
         data_source=str(columns.get("data_source") or default_source),
@@ -127,9 +135,9 @@ def _json_object(line: str) -> Mapping[str, Any]:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise RowFault(f"got no JSON ({error}); need one object a line; fix the line") from error
+        raise RowFault("", f"no JSON ({error})", "one object a line", "fix the line") from error
     if not isinstance(content, dict):
-        raise RowFault(f"got {content!r:.60}; need an object; fix the line")
+        raise RowFault("", f"{content!r:.60}", "an object", "fix the line")
     return content
 
 
@@ -150,5 +158,5 @@ def _renamed(problem: Problem, columns: Mapping[str, Any], number: int) -> Probl
         RowFault: the file itself calls it an id.
     """
     if "id" in columns:
-        raise RowFault(f"id: got {problem.problem_id!r} again with another problem; need unique ids; rename it")
+        raise RowFault("id", f"{problem.problem_id!r} again with another problem", "unique ids", "rename it")
     return replace(problem, problem_id=f"row-{number}")

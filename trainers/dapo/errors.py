@@ -12,13 +12,23 @@ Each message can be shown to a user as it is.
 
 from __future__ import annotations
 
+from dapo.batch import Fault
+
 
 class DapoError(Exception):
     """A training run ended for a reason that can be told in one line."""
 
 
 class DataError(DapoError):
-    """A data set can't be read or is empty."""
+    """A data set can't be read or is empty.
+
+    Args:
+        faults: everything wrong with it, each with its place.
+    """
+
+    def __init__(self, *faults: Fault) -> None:
+        super().__init__("\n".join(map(str, faults)))
+        self.faults = faults
 
 
 class ModelError(DapoError):

@@ -7,14 +7,15 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from dapo.arithmetic import WORDS
 from dapo.batch import Fault
 from dapo.config import Config
 from dapo.data import GENERATED, Dataset, load_dataset
-from dapo.errors import DapoError
+from dapo.errors import DapoError, DataError
 from dapo.model_config import DecoderConfig
 from dapo.reward import import_reward_function
 from dapo.sampling import KNOWN_METRICS
-from dapo.tokenizer import Tokenizer
+from dapo.tokenizer import Tokenizer, byte_tokenizer
 
 TINY_HEADS = (4, 2)
 """Attention heads and key-value heads of the embedded model (`dapo.warmstart.SHAPE`)."""
@@ -70,20 +71,19 @@ def _data(config: Config) -> Iterator[Fault]:
             continue
         try:
             dataset = load_dataset(source, config.reward.grader)
-        except DapoError as error:
-            lines = str(error).split("\n")
-            more = f" (and {len(lines) - 1} more faults in it)" if len(lines) > 1 else ""
-            need, do = "a data set that can be read", "correct the file, or name another"
-            yield Fault(key, f"{lines[0]}{more}", need, do)
+        except DataError as error:
+            for fault in error.faults:
+                got = f"{source!r}, {fault.got}" if fault.key == source else f"{fault.key}: {fault.got}"
+                yield Fault(key, got, fault.need, fault.do)
         else:
             if tokenizer is not None and not config.data.filter_overlong_prompts:
                 yield from _prompt_lengths(config, dataset, tokenizer, key)
 
 
 def _tokenizer(config: Config) -> Tokenizer | None:
-    """Load the tokenizer of a model folder; None where that isn't possible or not yet."""
+    """Return the model's tokenizer; None where its folder has none that can be read."""
     if config.model.path == "tiny":
-        return None
+        return byte_tokenizer(WORDS)
     try:
         return Tokenizer.load(Path(config.model.path))
     except DapoError:

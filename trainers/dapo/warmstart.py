@@ -14,17 +14,12 @@ from typing import Any
 
 import torch
 
-from dapo.arithmetic import LARGEST, Chain, Step, draw, solution, worked
+from dapo.arithmetic import LARGEST, WORDS, Chain, Step, draw, solution, worked
 from dapo.batch import Progress
 from dapo.folder_cache import cached_folder
 from dapo.model import Decoder, DecoderConfig, Policy, response_logprobs, save_policy
 from dapo.tokenizer import byte_tokenizer
 
-WORDS = (
-    *("Find ", "Compute ", "What ", "is ", "Evaluate "),
-    *("Answer: ", "; "),
-)
-"""Whole words of the generated task: one token each."""
 SHAPE: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 128,
