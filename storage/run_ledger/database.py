@@ -16,7 +16,7 @@ from run_ledger.errors import LedgerError, LedgerLocked
 from run_ledger.migrate import HEAD, create_file, migrate, version
 from run_ledger.place import check_file, parse
 
-BUSY_S = 30.0
+BUSY_S = 8.0
 """Seconds that a write waits for another process's."""
 _ADVISORY_LOCK = 0x52554E4C
 """Key of what excludes other processes where PostgreSQL's row locks can't: migrations, and a new sweep's version."""

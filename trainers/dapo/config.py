@@ -220,7 +220,7 @@ class TrainerConfig(Section):
     """Folder for checkpoints; None keeps none. A run started again on the same folder resumes."""
     resume_mode: Literal["auto", "disable"] = "auto"
     """`auto` continues from the latest checkpoint in `default_local_dir`."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seeds data order, sampling and evaluation."""
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""

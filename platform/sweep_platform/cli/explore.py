@@ -59,9 +59,26 @@ def status(
         metrics = objective_metrics(record)
         if as_json:
             rows = [_trial_json(trial, metrics) for trial in trials]
-            echo_json({"sweep": record.address, "trials": rows})
+            echo_json({"sweep": record.address, "trials": rows, "promotions": _promotions(ledger, record, trials)})
             return
         console().print(trial_table(record, trials))
+        for chosen in _promotions(ledger, record, trials):
+            typer.echo(f"{chosen['alias']}: trial {chosen['trial']} by {chosen['who']} ({chosen['why']})")
+
+
+def _promotions(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> list[dict[str, Any]]:
+    """The sweep's choices, oldest first."""
+    numbers = {trial.id: trial.number for trial in trials}
+    return [
+        {
+            "trial": numbers[chosen.trial_id],
+            "alias": chosen.alias,
+            "who": chosen.who,
+            "why": chosen.why,
+            "at": chosen.at.isoformat(timespec="seconds"),
+        }
+        for chosen in ledger.promotions(sweep.id)
+    ]
 
 
 def _list_sweeps(ledger: Ledger, as_json: bool) -> None:

@@ -46,10 +46,13 @@ def export(
         raise BadInput([Fault("export", got, need, "say which trial")])
     with Home.locate().ledger() as ledger:
         find_sweep(ledger, sweep)
+        why = f"--trial {trial}"
         if trial is None:
             found = frontier(ledger, sweep)
             trial = choose(found, knee=knee, max_cost=max_cost, min_accuracy=min_accuracy).number
-        path = write(ledger, sweep, trial, out, to=to, force=force)
+            bounds = {"--max-cost": max_cost, "--min-accuracy": min_accuracy}
+            why = " ".join(f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None) or "--knee"
+        path = write(ledger, sweep, trial, out, to=to, force=force, why=why)
     typer.echo(f"trial {trial} of {sweep} written to {path}")
     typer.echo(f"next: platform train {path}")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import getpass
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=BaseModel)
 
 FORMATS = ("dapo",)
+PROMOTED = "production"
+"""Alias of exported trials in the ledger."""
 # What a trial's run sets for itself; the same config elsewhere has its own.
 _PLACES = ("trainer.default_local_dir", "trainer.num_threads")
 
@@ -85,8 +89,10 @@ class Production:
     """Places the config's keys: in the file, or among the overrides."""
 
 
-def export(ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "dapo", force: bool = False) -> Path:
-    """Write a complete trial's config as a production file.
+def export(
+    ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "dapo", force: bool = False, why: str = "chosen"
+) -> Path:
+    """Write a complete trial's config as a production file, and record in the ledger that it was chosen.
 
     Args:
         ledger: Where the sweep is.
@@ -95,6 +101,7 @@ def export(ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "da
         out: The file to write; missing folders are made.
         to: Form of the config; `dapo` is this project's own.
         force: Overwrite an existing file.
+        why: By which rule it was chosen.
 
     Raises:
         BadInput: no such sweep or complete trial, an unknown form, or a file that exists or can't be written.
@@ -117,7 +124,16 @@ def export(ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "da
     except OSError as error:
         reason = f"{out} ({error.strerror})"
         raise BadInput([Fault("--out", reason, "a file that can be written", "choose another")]) from error
+    ledger.promote(record.id, PROMOTED, _user(), f"{why}, written to {out}")
     return out
+
+
+def _user() -> str:
+    """Who runs this process; its number where the system has no name for it, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def _find(ledger: Ledger, address: str, number: int) -> tuple[SweepRecord, TrialRecord]:

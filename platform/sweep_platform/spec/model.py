@@ -133,7 +133,7 @@ class SweepSpec(Part):
     """Who suggests candidates."""
     budget: Budget = Budget()
     """When the sweep ends."""
-    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     """Seeds the sampler and, unless `config.trainer.seed` says otherwise, the trials."""
 
     @field_validator("objectives")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep_platform.errors import BadInput, Fault
+from sweep_platform.home import find_sweep
 from sweep_platform.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -22,10 +22,7 @@ def sync(ledger: Ledger, address: str, store: Store) -> int:
     Raises:
         BadInput: no such sweep, or MLflow can't be used.
     """
-    sweep = ledger.find_sweep(address)
-    if sweep is None:
-        known = sorted({record.name for record in ledger.sweeps()})
-        raise BadInput([Fault("sweep", repr(address), f"one of {known}", "check the name, or run that sweep first")])
+    sweep = find_sweep(ledger, address)
     from sweep_platform.tracking.projector import Projector
 
     trials = ledger.trials(sweep.id)
