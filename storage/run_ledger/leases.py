@@ -99,7 +99,8 @@ def check_attempt(session: Session, attempt_id: int) -> tuple[Attempt, Trial]:
     lease = session.scalar(select(Lease).where(Lease.sweep_id == of_attempt.scalar_subquery()).with_for_update())
     if lease is None:
         raise LedgerError(f"attempt id {attempt_id}", "one that the ledger holds", "start it first")
-    attempt = session.get_one(Attempt, attempt_id, populate_existing=True)  # as it is under the lock
+    both = select(Attempt, Trial).join(Trial, Trial.id == Attempt.trial_id).where(Attempt.id == attempt_id)
+    attempt, trial = session.execute(both.execution_options(populate_existing=True)).one()  # as they are under the lock
     if not lease.held or lease.token != attempt.token:
         got = f"a write of attempt {attempt.id} (token {attempt.token}), whose driver's lease is over"
         raise StaleToken(got, _NEED_DRIVER, "run the sweep again")
@@ -107,7 +108,7 @@ def check_attempt(session: Session, attempt_id: int) -> tuple[Attempt, Trial]:
         got = f"a write of attempt {attempt.id}, which ended ({attempt.exit_reason})"
         raise StaleToken(got, "an open attempt", "leave the trial to the attempt that took over")
     lease.expires_at, attempt.lease_expires_at = after(lease.ttl_s), after(attempt.ttl_s)
-    return attempt, session.get_one(Trial, attempt.trial_id)
+    return attempt, trial
 
 
 def end_open_attempts(session: Session, trial_ids: Sequence[int], reason: str) -> None:
