@@ -34,7 +34,7 @@ def test_a_larger_budget_or_another_machine_goes_on_with_the_sweep(override: str
         ("data.train=mine.jsonl", 'data.train: was "arithmetic", is "mine.jsonl"'),
         ("config.actor.grad_clip=0.5", "config.actor.grad_clip: was 1.0, is 0.5"),
         ("sampler=gp", 'sampler.name: was "tpe", is "gp"'),
-        ("~search.data.gen_batch_size", "search.data.gen_batch_size.choice: was [16,32,48], is gone"),
+        ("~search.data.gen_batch_size", "search.data.gen_batch_size.choice: was [8,16,32], is gone"),
         ("search.rollout.n.int=[4,8]", "search.rollout.n.int: was not there, is [4,8]"),
         ("priors=[]", "priors: was"),
     ],
