@@ -35,7 +35,7 @@ SWEEP = {
     "defaults": [{"model": "tiny"}, {"data": "arithmetic"}, {"hardware": "cpu"}, "_self_"],
     "name": "overhead",
     "trainer": "benchmarks._timed_trainer",
-    "data": {"train_batch_size": 16, "gen_batch_size": 16},
+    "data": {"train_batch_size": 32, "gen_batch_size": 32},
     "config": {
         "algorithm": {"filter_groups": {"on_exhausted": "train_partial"}},
         "trainer": {"total_training_steps": STEPS, "test_freq": 10},

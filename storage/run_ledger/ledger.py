@@ -55,17 +55,36 @@ class Ledger:
     # Sweeps
 
     def create_sweep(
-        self, name: str, spec: Mapping[str, Any], identity: str, seed: int, commit: str | None = None
+        self,
+        name: str,
+        spec: Mapping[str, Any],
+        identity: str,
+        seed: int,
+        commit: str | None = None,
+        *,
+        version: int | None = None,
     ) -> SweepRecord:
         """Add the next version of the sweep `name`.
 
+        Args:
+            name: Of the sweep.
+            spec: Complete, as JSON.
+            identity: Hash of what makes it this sweep.
+            seed: Of the search.
+            commit: Of the code.
+            version: What the next one is believed to be; None takes it as it comes.
+
         Raises:
-            LedgerError: the name has an @, which sets off versions, or the spec has what JSON can't hold.
+            LedgerError: the name has an @, which sets off versions, the spec has what JSON can't hold, or the next
+                version is another one.
         """
         if not name or "@" in name:
             raise LedgerError(f"the sweep name {name!r}", "a name without @, which sets off versions", "rename it")
         with self._database.writing(alone=True) as session:
             last = session.scalar(select(func.max(Sweep.version)).where(Sweep.name == name)) or 0
+            if version not in (None, last + 1):
+                got = f"sweep {name}@{last}, which another process has just started"
+                raise LedgerError(got, f"{name}@{version} to be new", "run the command again to see its state")
             row = Sweep(
                 name=name,
                 version=last + 1,

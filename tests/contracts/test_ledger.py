@@ -79,6 +79,14 @@ def test_a_number_beyond_64_bits_is_refused_and_nothing_is_written(book: Book) -
     assert ledger.find_sweep("other") is None
 
 
+def test_a_version_that_another_process_made_first_is_refused(book: Book) -> None:
+    ledger, _ = book
+    ledger.create_sweep("raced", SPEC, "1" * 64, 0, version=1)
+    with pytest.raises(LedgerError, match="got sweep raced@1, which another process has just started; need raced@1 to"):
+        ledger.create_sweep("raced", SPEC, "1" * 64, 0, version=1)
+    assert [sweep.version for sweep in ledger.sweeps() if sweep.name == "raced"] == [1]
+
+
 def test_a_trial_runs_from_start_to_end(book: Book) -> None:
     ledger, lease = book
     attempt = started(ledger, lease)

@@ -1,5 +1,14 @@
 import pytest
-from dapo.accounting import Meter, RolloutStats, forward_flops, generation_flops, peak_memory_gb, update_flops
+import torch
+from dapo.accounting import (
+    Meter,
+    RolloutStats,
+    forward_flops,
+    generation_flops,
+    peak_memory_gb,
+    reset_peak_memory,
+    update_flops,
+)
 from dapo.batch import Response
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,5 +72,14 @@ def test_stats_cover_every_round(make_group) -> None:
     }
 
 
-def test_peak_memory_is_that_of_this_process() -> None:
-    assert 0.05 < peak_memory_gb() < 64
+CPU = torch.device("cpu")
+
+
+def test_peak_memory_counts_from_its_last_reset() -> None:
+    reset_peak_memory(CPU)
+    before = peak_memory_gb(CPU)
+    held = bytearray(b"x" * 2**28)
+    del held
+    assert before + 0.24 < peak_memory_gb(CPU) < before + 0.6
+    reset_peak_memory(CPU)
+    assert 0.05 < peak_memory_gb(CPU) < before + 0.1

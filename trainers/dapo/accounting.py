@@ -9,10 +9,17 @@ one does.
 
 from __future__ import annotations
 
+import contextlib
+import re
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
 
 from dapo.batch import Cost, Response, RolloutGroup
 
@@ -150,14 +157,22 @@ def cost_metrics(cost: Cost) -> dict[str, float]:
     }
 
 
-def peak_memory_gb() -> float:
-    """Highest memory use so far in GiB: the accelerator's if one is used, else the process's."""
-    import resource
-    import sys
+def reset_peak_memory(device: torch.device) -> None:
+    """Let `peak_memory_gb` count from now: a process may train one run after another."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with contextlib.suppress(OSError):  # no Linux: the peak is the process's own since it started
+        Path("/proc/self/clear_refs").write_text("5", "ascii")
 
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        return float(torch.cuda.max_memory_allocated()) / 2**30
+
+def peak_memory_gb(device: torch.device) -> float:
+    """Highest memory use since `reset_peak_memory` in GiB: the accelerator's, or else the process's."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device)) / 2**30
+    with contextlib.suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text("ascii"))
+        if found is not None:
+            return int(found[1]) / 2**20
     # Linux counts in KiB, macOS in bytes.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from dapo.accounting import Meter, cost_metrics, generation_flops, peak_memory_gb
+from dapo.accounting import Meter, cost_metrics, generation_flops, peak_memory_gb, reset_peak_memory
 from dapo.batch import EvaluatedSample, RolloutGroup, StepMetrics
 from dapo.checkpoint import Checkpoints, RunState
 from dapo.config import Config
@@ -59,6 +59,7 @@ class Run:
         if config.trainer.num_threads is not None:
             torch.set_num_threads(config.trainer.num_threads)
         device = choose_device(config.trainer.device)
+        reset_peak_memory(device)
         checkpoints = _checkpoints(config)
         found = checkpoints.latest(config) if checkpoints is not None else None
         if found is not None:
@@ -144,7 +145,7 @@ class Run:
             metrics=metrics
             | self.meter.take_seconds()
             | cost_metrics(self.meter.cost)
-            | {"perf/peak_memory_gb": peak_memory_gb()},
+            | {"perf/peak_memory_gb": peak_memory_gb(self.policy.model.head_weight.device)},
             cost=self.meter.cost,
             evaluation=samples,
             final=final,

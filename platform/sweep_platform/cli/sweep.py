@@ -56,6 +56,21 @@ def sweep(
         _conclude(ledger, record)
 
 
+class Warnings(logging.Handler):
+    """Log lines on stderr, each once: every trial says the same of the data it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line to what is stderr now, which a live table puts above itself."""
+        line = self.format(record)
+        if line not in self._told:
+            self._told.add(line)
+            typer.echo(line, err=True)
+
+
 def _checked(spec: Path, overrides: list[str] | None) -> SweepSpec:
     """Load a spec with every check there is, and say what is worth knowing about it.
 
@@ -88,7 +103,7 @@ def _run(
     from sweep_platform.tracking import MLflowObserver, Store
 
     errors = Console(stderr=True)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[Warnings()])
     store = Store(home.mlflow_uri, home.artifacts)
     with (
         display(Console(), plain=plain) as shown,

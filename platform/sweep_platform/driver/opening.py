@@ -99,7 +99,8 @@ def _find_or_create(ledger: Ledger, spec: SweepSpec, new: bool) -> SweepRecord:
             f"need the same spec to go on; undo the change, start {spec.name}@{found.version + 1} with "
             "--new, or give the spec another name"
         )
-    return ledger.create_sweep(spec.name, spec.to_dict(), identity, spec.seed, _commit())
+    version = 1 if found is None else found.version + 1
+    return ledger.create_sweep(spec.name, spec.to_dict(), identity, spec.seed, _commit(), version=version)
 
 
 def _commit() -> str | None:
