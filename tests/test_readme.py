@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,11 @@ def test_each_choice_of_a_group_composes(path: Path) -> None:
     group = getattr(spec, path.parent.name)
     values = group if isinstance(group, dict) else group.model_dump()
     assert written.items() <= values.items()
+
+
+def test_the_figures_are_the_measured_ones() -> None:
+    """`python -m benchmarks --table` makes the README's table from the result files."""
+    command = [sys.executable, "-m", "benchmarks", "--table"]
+    table = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert table.count("\n") > 3
+    assert table in (ROOT / "README.md").read_text()
