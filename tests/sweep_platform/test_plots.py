@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,8 @@ def test_log_ticks_are_few_distinct_and_inside(low, factor):
     assert 1 <= len(ticks) <= 7
     assert all(low <= tick <= high for tick in ticks)
     assert len(ticks) >= 2 or high == low or math.isclose(low, high)
+    gaps = [math.log(right / left) for left, right in pairwise(ticks)]
+    assert len(ticks) == 2 or min(gaps, default=1.0) >= 0.1199 * math.log(factor)
 
 
 def test_evaluation_size_counts_problems_of_each_source():

@@ -18,6 +18,8 @@ FRONT_COLOUR = "#0072b2"
 KNEE_COLOUR = "#d55e00"
 OTHER_COLOUR = "#9aa0a6"
 
+TICK_GAP = 0.12
+"""Least distance of two ticks, as a share of the axis: the width of a label."""
 _TICK_FACTORS = (
     (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0),
     (1.0, 1.5, 2.0, 3.0, 5.0),
@@ -145,8 +147,8 @@ def _axis_of(goal: Goal, values: Sequence[float]) -> Axis:
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
     """Round numbers in low … high for a log axis: two to seven of them over any range.
 
-    The densest that fit of tenths of a decade, fifths, 1-2-5, decades, and every so many decades; over a
-    range too narrow to hold two, its ends.
+    The densest that fit of tenths of a decade, fifths, 1-2-5, decades, and every so many decades, less those with no
+    room for a label; over a range too narrow to hold two, its ends.
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     decades = range(first, last + 1)
@@ -155,8 +157,17 @@ def log_ticks(low: float, high: float) -> tuple[float, ...]:
         if len(ticks) < 2:
             return tuple(dict.fromkeys((low, high)))
         if len(ticks) < 8:
-            return ticks
+            return _apart(ticks, TICK_GAP * math.log(high / low))
     return tuple(10.0**e for e in decades[:: math.ceil(len(decades) / 7)] if low <= 10.0**e <= high)
+
+
+def _apart(ticks: tuple[float, ...], gap: float) -> tuple[float, ...]:
+    """Leave out ticks whose labels would run into the one before; two stay in any case."""
+    kept = [ticks[0]]
+    for tick in ticks[1:]:
+        if math.log(tick / kept[-1]) >= gap:
+            kept.append(tick)
+    return tuple(kept) if len(kept) > 1 else (ticks[0], ticks[-1])
 
 
 def _steps(front: Iterable[Dot], right: float) -> tuple[tuple[float, float], ...]:
