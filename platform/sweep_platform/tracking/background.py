@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from sweep_platform.tracking.store import one_line
 
-FLUSH_SECONDS = 5.0
+FLUSH_SECONDS = 10.0
 DRAIN_SECONDS = 60.0
 DRAIN_SECONDS_AFTER_FAILURE = 5.0
 
