@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from run_ledger import Ledger, TrialRecord, TrialState
-from sweep_platform.errors import PlatformError
+from sweep_platform.errors import BadInput, PlatformError
 from sweep_platform.executors import Executor, ExecutorName, make_executor
 from sweep_platform.home import Home
 from toybox.sweeps import Notes, run_sweep, toy_spec
@@ -34,7 +34,7 @@ def cluster() -> Iterator[None]:
     """One cluster for all tests here: starting it takes longer than the sweeps."""
     from sweep_platform.executors.ray import connected
 
-    with connected(None, cores=2, threads=1):
+    with connected(None, cores=6, threads=3):
         yield
 
 
@@ -120,21 +120,27 @@ def test_a_trial_that_is_stopped_leaves_a_checkpoint(ledger: Ledger, home: Home,
 
 
 def test_trials_share_the_cores(ledger: Ledger, home: Home, executor: Executor) -> None:
-    spec = toy_spec(hardware={"cores": 2}, budget={"trials": 2, "concurrency": 2})
+    spec = toy_spec(hardware={"cores": 6}, budget={"trials": 2, "concurrency": 2})
     for trial in run_sweep(ledger, home, spec, executor):
-        assert trial.metrics["threads/omp"] == 1.0
-        assert trial.metrics["threads/config"] == 1.0
+        assert trial.metrics["threads/omp"] == 3.0
+        assert trial.metrics["threads/config"] == 3.0
+
+
+def test_trials_that_fit_on_no_node_are_refused(ledger: Ledger, home: Home, cluster: None) -> None:
+    spec = toy_spec(hardware={"cores": 16}, budget={"trials": 2, "concurrency": 2})
+    with pytest.raises(BadInput, match="hardware.cores: got 8 for each trial; need at most 6, the CPUs of"):
+        run_sweep(ledger, home, spec, make_executor("ray"))
 
 
 def test_trials_at_once_run_in_processes_of_their_own(ledger: Ledger, home: Home, cluster: None) -> None:
-    spec = toy_spec(run={"together": 2}, hardware={"cores": 2}, budget={"trials": 2, "concurrency": 2})
+    spec = toy_spec(run={"together": 2}, hardware={"cores": 6}, budget={"trials": 2, "concurrency": 2})
     first, second = run_sweep(ledger, home, spec, make_executor("ray"))
     assert first.metrics["pid"] != second.metrics["pid"]
     assert first.ended_at is not None and second.started_at is not None
     assert second.started_at < first.ended_at
     assert "noise on standard output" in (home.root / "trials" / "toy@1" / "0" / "output.log").read_text()
     environment = Path(f"/proc/{int(first.metrics['pid'])}/environ").read_bytes().split(b"\0")
-    threads = {b"OMP_NUM_THREADS=1", b"MKL_NUM_THREADS=1", b"OPENBLAS_NUM_THREADS=1"}
+    threads = {b"OMP_NUM_THREADS=3", b"MKL_NUM_THREADS=3", b"OPENBLAS_NUM_THREADS=3"}
     assert threads <= set(environment), "set before anything was loaded"
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -162,3 +163,13 @@ def test_trainers_by_name() -> None:
     for name in ("nosuch", "toybox.nosuch", "nosuch.trainer"):
         with pytest.raises(BadInput, match="a module on the path"):
             load_trainer(name)
+
+
+def test_a_cluster_that_does_not_answer_is_refused_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with (
+        pytest.raises(BadInput, match=rf"--address: got 127.0.0.1:{port} \(ConnectionRefused.*`ray status`"),
+        cluster.connected(f"127.0.0.1:{port}", 1, 1),
+    ):
+        pass

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from typing import Any
 
 import ray
 
-from sweep_platform.errors import PlatformError
+from sweep_platform.errors import BadInput, Fault, PlatformError
 from sweep_platform.executors.attempt import child_environment, one_line
 
 _SOCKET_ROOM = 40
@@ -27,6 +28,8 @@ _LOCK = "lock"
 """In such a folder: locked while its process lives."""
 _OBJECT_STORE = 100 * 2**20
 """Bytes of shared memory for Ray's objects, which are single reports; Ray would take 30 % of all memory."""
+ANSWER_S = 5.0
+"""Seconds in which a cluster's address must accept a connection."""
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -54,7 +57,8 @@ def connected(address: str | None, cores: int, threads: int) -> Iterator[Path]:
         threads: CPU threads of each worker process, set before anything in it is loaded.
 
     Raises:
-        PlatformError: the cluster can't be reached, or none can be started.
+        BadInput: nothing listens at the address.
+        PlatformError: the cluster can't be joined, or none can be started.
     """
     ours = not ray.is_initialized()
     with _environment(_QUIET), _silent(), _scratch() as folder:
@@ -75,6 +79,8 @@ def _connect(address: str | None, cores: int, threads: int, folder: Path) -> Non
         "include_dashboard": False,
         "_temp_dir": str(folder),
     }
+    if address:
+        _check_answers(address)
     try:
         ray.init(
             address=address or "local",
@@ -87,6 +93,23 @@ def _connect(address: str | None, cores: int, threads: int, folder: Path) -> Non
     except Exception as error:
         where = f"join the cluster at {address}" if address else "start on this machine"
         raise PlatformError(f"Ray can't {where}: {one_line(error)}") from error
+
+
+def _check_answers(address: str) -> None:
+    """Find out within seconds whether anything listens there; Ray itself tries for minutes.
+
+    Raises:
+        BadInput: nothing does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        return  # such as "auto", which Ray looks up on this machine
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        need = "the address of a Ray cluster that answers"
+        do = "check it with `ray status`, or leave it out to start Ray here"
+        raise BadInput([Fault("--address", f"{address} ({one_line(error)})", need, do)]) from error
 
 
 @contextmanager

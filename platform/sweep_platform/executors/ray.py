@@ -17,7 +17,7 @@ from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
 from sweep_platform.driver import Assignment, Crashed, Driver, Ended, Lost, Outcome
-from sweep_platform.errors import PlatformError
+from sweep_platform.errors import BadInput, Fault, PlatformError
 from sweep_platform.executors.attempt import one_line
 from sweep_platform.executors.cluster import connected
 from sweep_platform.executors.payload import Job, decode
@@ -51,6 +51,7 @@ class RayExecutor:
             ) as preparation,
             connected(self._address, max(cores, needed), driver.spec.threads) as folder,
         ):
+            _check_room(driver.spec.threads)
             preparation.wait()
             bridge = _Bridge(driver)
             try:
@@ -60,6 +61,19 @@ class RayExecutor:
                     raise PlatformError(f"Ray Tune failed: {one_line(error)}") from error
             if bridge.failure is not None:
                 raise bridge.failure
+
+
+def _check_room(threads: int) -> None:
+    """Refuse trials that no node of the cluster can hold, for which Tune would wait without end.
+
+    Raises:
+        BadInput: so it is.
+    """
+    largest = max(node["Resources"].get("CPU", 0.0) for node in cast(Any, ray).nodes() if node["Alive"])
+    if threads > largest:
+        need = f"at most {largest:g}, the CPUs of the cluster's largest node"
+        do = "lower hardware.cores, or raise budget.concurrency"
+        raise BadInput([Fault("hardware.cores", f"{threads} for each trial", need, do)])
 
 
 def _tune(bridge: _Bridge, folder: Path) -> None:
