@@ -215,28 +215,11 @@ def test_a_dead_worker_is_no_verdict_on_its_trial(ledger: Ledger, home: Home, cl
 @pytest.fixture
 def untrained_model(tmp_path: Path) -> Path:
     """A policy of 25k parameters."""
-    import torch
     from dapo.arithmetic import WORDS
-    from dapo.model import Decoder, DecoderConfig, Policy, save_policy
-    from dapo.tokenizer import byte_tokenizer
-    from dapo.warmstart import initialise
+    from dapo.model import save_policy
+    from small_policy import small_policy
 
-    tokenizer = byte_tokenizer(WORDS)
-    config = DecoderConfig(
-        model_type="llama",
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        eos_token_id=tokenizer.eos_id,
-        pad_token_id=tokenizer.pad_id,
-    )
-    model = Decoder(config)
-    initialise(model, torch.Generator().manual_seed(1))
-    save_policy(Policy(model, tokenizer, config), tmp_path / "model")
+    save_policy(small_policy(WORDS), tmp_path / "model")
     return tmp_path / "model"
 
 

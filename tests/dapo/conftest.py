@@ -9,9 +9,8 @@ import pytest
 import torch
 from dapo.batch import Problem, Response, RolloutGroup, Score
 from dapo.config import Config
-from dapo.model import Decoder, DecoderConfig, Policy, save_policy
-from dapo.tokenizer import byte_tokenizer
-from dapo.warmstart import initialise
+from dapo.model import Policy, save_policy
+from small_policy import small_policy
 
 MakeGroup = Callable[..., RolloutGroup]
 MakeConfig = Callable[..., Config]
@@ -37,23 +36,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def policy() -> Policy:
-    """An untrained decoder of 25k parameters."""
-    tokenizer = byte_tokenizer(("Answer: ",))
-    config = DecoderConfig(
-        model_type="llama",
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        eos_token_id=tokenizer.eos_id,
-        pad_token_id=tokenizer.pad_id,
-    )
-    model = Decoder(config)
-    initialise(model, torch.Generator().manual_seed(1))
-    return Policy(model, tokenizer, config)
+    return small_policy()
 
 
 @pytest.fixture

@@ -5,12 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
-from dapo.model import Decoder, DecoderConfig, Policy, save_policy
-from dapo.tokenizer import byte_tokenizer
-from dapo.warmstart import initialise
+from dapo.model import save_policy
 from run_ledger import Ledger
+from small_policy import small_policy
 from sweep_platform.driver import open_sweep
 from sweep_platform.executors import make_executor
 from sweep_platform.home import Home
@@ -79,22 +77,7 @@ def _spec(model: Path, problems: Path) -> dict[str, Any]:
 
 
 def _model(folder: Path) -> Path:
-    tokenizer = byte_tokenizer(("Answer: ",))
-    config = DecoderConfig(
-        model_type="llama",
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        eos_token_id=tokenizer.eos_id,
-        pad_token_id=tokenizer.pad_id,
-    )
-    model = Decoder(config)
-    initialise(model, torch.Generator().manual_seed(1))
-    save_policy(Policy(model, tokenizer, config), folder)
+    save_policy(small_policy(), folder)
     return folder
 
 
