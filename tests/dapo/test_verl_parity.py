@@ -5,23 +5,29 @@ import math
 import warnings
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from dapo.advantage import relative_advantages
 from dapo.batch import EvaluatedSample
+from dapo.config import KLEstimate, RolloutCorrectionConfig
 from dapo.evaluate import evaluation_metrics
-from dapo.loss import clipped_loss, token_weights
+from dapo.kl import kl_estimate
+from dapo.loss import LOSSES, Clip, LossMode, PolicyLoss, TokenBatch, token_weights
+from dapo.rollout_correction import corrected_loss, importance_weights
 from dapo.update import micro_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch import Tensor
 
-MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean")
+LENGTH = 8
+"""The constant length of Dr. GRPO."""
 CLIPS = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 3.0}
+CLIP = Clip(0.2, 0.28, 3.0)
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -34,6 +40,7 @@ def verl() -> SimpleNamespace:
         return SimpleNamespace(
             algos=importlib.import_module("verl.trainer.ppo.core_algos"),
             balancing=importlib.import_module("verl.utils.seqlen_balancing"),
+            correction=importlib.import_module("verl.trainer.ppo.rollout_corr_helper"),
             metrics=importlib.import_module("verl.trainer.ppo.metric_utils"),
             actor=importlib.import_module("verl.workers.config").ActorConfig,
         )
@@ -69,7 +76,17 @@ class Padded:
 
     def weighted(self, losses: Tensor, mode: Any) -> Tensor:
         """Our aggregation of flat per-token losses."""
-        return (losses * torch.cat(token_weights(self.masks, mode))).sum()
+        return (losses * torch.cat(token_weights(self.masks, mode, LENGTH))).sum()
+
+    def tokens(self) -> TokenBatch:
+        """All responses as one micro-batch of ours."""
+        return TokenBatch(
+            self.flat(self.new),
+            self.flat(self.old),
+            self.flat(self.advantages),
+            self.flat(self.mask).float(),
+            torch.tensor(self.lengths),
+        )
 
     def gradient(self, loss: Tensor) -> Tensor:
         (found,) = torch.autograd.grad(loss, self.new, retain_graph=True)
@@ -80,28 +97,89 @@ def actor_config(verl: SimpleNamespace, **changes: object) -> Any:
     return verl.actor(strategy="fsdp", rollout_n=4, use_dynamic_bsz=True, **CLIPS, **changes)
 
 
+def verl_loss(verl: SimpleNamespace, loss_mode: str, case: Padded, mode: str, weights: Tensor | None = None) -> Any:
+    """What verl registered under this name, and its metrics; `global_batch_info` holds Dr. GRPO's length."""
+    config = actor_config(verl, global_batch_info={"loss_scale_factor": LENGTH})
+    return verl.algos.get_policy_loss_fn(loss_mode)(
+        case.old, case.new, case.advantages, case.mask.float(), mode, config, rollout_is_weights=weights
+    )
+
+
+def assert_same_loss(case: Padded, found: Tensor, expected: Tensor) -> None:
+    """Equal value and gradient."""
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(case.gradient(found), case.gradient(expected), rtol=1e-4, atol=1e-6)
+
+
+def assert_same_shares(case: Padded, found: PolicyLoss, metrics: dict[str, float]) -> None:
+    """Equal clip fractions and KL to the old policy, as means over tokens."""
+    values = {"actor/pg_clipfrac": found.clipped, "actor/pg_clipfrac_lower": found.clipped_lower}
+    values["actor/ppo_kl"] = -found.log_ratio.detach()
+    for name, value in values.items():
+        assert float(case.weighted(value, "token-mean")) == pytest.approx(metrics[name], rel=1e-4, abs=1e-6)
+
+
 @given(SEEDS, st.sampled_from(MODES))
 def test_aggregation(verl: SimpleNamespace, seed: int, mode: str) -> None:
     case = Padded(seed)
-    expected = verl.algos.agg_loss(case.new, case.mask.float(), mode)
+    expected = verl.algos.agg_loss(case.new, case.mask.float(), mode, loss_scale_factor=LENGTH)
     assert float(case.weighted(case.flat(case.new), mode).detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
-@given(SEEDS, st.sampled_from(MODES), st.sampled_from([0.1, 1.0, 4.0]))
-def test_vanilla_policy_loss(verl: SimpleNamespace, seed: int, mode: str, spread: float) -> None:
-    """Loss, gradient and clip fractions, from mild ratios to ones far beyond the dual clip."""
+@given(SEEDS, st.sampled_from(["vanilla", "gspo", "cispo"]), st.sampled_from(MODES), st.sampled_from([0.1, 1.0, 3.0]))
+def test_policy_loss(verl: SimpleNamespace, seed: int, loss_mode: LossMode, mode: str, spread: float) -> None:
+    """Loss, gradient and clip fractions, from mild ratios to ones far beyond every clip."""
     case = Padded(seed, spread=spread)
-    expected, metrics = verl.algos.compute_policy_loss_vanilla(
-        case.old, case.new, case.advantages, case.mask.float(), mode, actor_config(verl)
-    )
-    clips = clipped_loss(case.flat(case.new), case.flat(case.old), case.flat(case.advantages), **CLIPS)
-    found = case.weighted(clips.loss, mode)
-    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
-    assert torch.allclose(case.gradient(found), case.gradient(expected), rtol=1e-5, atol=1e-6)
-    share = {"actor/pg_clipfrac": clips.clipped, "actor/pg_clipfrac_lower": clips.clipped_lower}
-    share["actor/ppo_kl"] = -clips.log_ratio.detach()
-    for name, values in share.items():
-        assert float(case.weighted(values, "token-mean")) == pytest.approx(metrics[name], rel=1e-5, abs=1e-6)
+    expected, metrics = verl_loss(verl, loss_mode, case, mode)
+    found = LOSSES[loss_mode](case.tokens(), CLIP)
+    assert_same_loss(case, case.weighted(found.loss, mode), expected)
+    assert_same_shares(case, found, metrics)
+
+
+@given(SEEDS, st.sampled_from([0.1, 1.0]), st.booleans())
+def test_geometric_mean_loss(verl: SimpleNamespace, seed: int, spread: float, corrected: bool) -> None:
+    """verl's is the mean over sequences whatever the mode is called, where each has a token."""
+    case = Padded(seed, spread=spread)
+    case.mask[:, 0] = True
+    weights = torch.rand(case.old.shape, generator=torch.Generator().manual_seed(seed)) + 0.5
+    expected, metrics = verl_loss(verl, "geo_mean", case, "token-mean", weights if corrected else None)
+    tokens = case.tokens()
+    found = LOSSES["geo_mean"](tokens, CLIP)
+    loss = corrected_loss(found.loss, case.flat(weights), tokens, "geo_mean") if corrected else found.loss
+    assert_same_loss(case, case.weighted(loss, "seq-mean-token-mean"), expected)
+    assert_same_shares(case, found, metrics)
+
+
+def test_trap_geometric_mean_counts_sequences_without_a_token(verl: SimpleNamespace) -> None:
+    """Two responses, one masked: verl halves the loss of the other."""
+    case = Padded(1)
+    case.mask[1:] = False
+    assert len(case.lengths) > 1
+    expected, _ = verl_loss(verl, "geo_mean", case, "seq-mean-token-mean")
+    found = case.weighted(LOSSES["geo_mean"](case.tokens(), CLIP).loss, "seq-mean-token-mean")
+    assert float(found.detach()) == pytest.approx(float(expected.detach()) * len(case.lengths), rel=1e-5)
+
+
+@given(SEEDS, st.sampled_from(["vanilla", "gspo", "cispo"]), st.sampled_from(["token", "sequence"]))
+def test_rollout_correction(verl: SimpleNamespace, seed: int, loss_mode: LossMode, level: Any) -> None:
+    """The truncated importance weights, and the loss that they weigh."""
+    case = Padded(seed)
+    rollout = case.old + torch.randn(case.old.shape, generator=torch.Generator().manual_seed(seed))
+    weights, _ = verl.correction.compute_rollout_correction_weights(case.old - rollout, case.mask.float(), level, 1.5)
+    tokens, config = case.tokens(), RolloutCorrectionConfig(rollout_is=level, rollout_is_threshold=1.5)
+    found = importance_weights(tokens, case.flat(rollout), config)
+    assert torch.allclose(found * tokens.mask, case.flat(weights), rtol=1e-5)
+    expected, _ = verl_loss(verl, loss_mode, case, "token-mean", weights)
+    loss = corrected_loss(LOSSES[loss_mode](tokens, CLIP).loss, found, tokens, loss_mode)
+    assert_same_loss(case, case.weighted(loss, "token-mean"), expected)
+
+
+@given(SEEDS, st.sampled_from(get_args(KLEstimate)), st.sampled_from([0.1, 3.0, 30.0]))
+def test_kl_estimates(verl: SimpleNamespace, seed: int, kind: Any, spread: float) -> None:
+    case = Padded(seed, spread=spread)
+    expected, found = verl.algos.kl_penalty(case.new, case.old, kind), kl_estimate(case.new, case.old, kind)
+    assert torch.allclose(found, expected, rtol=1e-5)
+    assert torch.allclose(case.gradient(found.sum()), case.gradient(expected.sum()), rtol=1e-5)
 
 
 def test_trap_token_mean_of_a_micro_batch_is_no_token_mean(verl: SimpleNamespace) -> None:
@@ -118,8 +196,9 @@ def test_trap_token_mean_of_a_micro_batch_is_no_token_mean(verl: SimpleNamespace
 
 @pytest.mark.parametrize("mode", MODES)
 def test_trap_nothing_to_train_on_is_no_loss_rather_than_nan(verl: SimpleNamespace, mode: Any) -> None:
-    assert math.isnan(verl.algos.agg_loss(torch.ones(2, 3), torch.zeros(2, 3), mode))
-    assert sum(float(weights.sum()) for weights in token_weights([[False] * 3] * 2, mode)) == 0.0
+    theirs = float(verl.algos.agg_loss(torch.ones(2, 3), torch.zeros(2, 3), mode))
+    assert math.isnan(theirs) or (mode == "token-sum" and theirs == 0.0)
+    assert sum(float(weights.sum()) for weights in token_weights([[False] * 3] * 2, mode, LENGTH)) == 0.0
 
 
 def verl_advantages(verl: SimpleNamespace, groups: Sequence[Sequence[float]], normalize: bool) -> list[float]:
@@ -129,6 +208,15 @@ def verl_advantages(verl: SimpleNamespace, groups: Sequence[Sequence[float]], no
         rewards, torch.ones_like(rewards), index, norm_adv_by_std_in_grpo=normalize
     )
     return found[:, 1].tolist()
+
+
+@given(st.lists(st.lists(st.floats(-4, 4, width=16), min_size=2, max_size=8), min_size=1, max_size=4))
+def test_rloo_advantage(verl: SimpleNamespace, groups: list[list[float]]) -> None:
+    rewards = torch.tensor([[0.0, reward] for group in groups for reward in group])
+    index = np.array([str(number) for number, group in enumerate(groups) for _ in group])
+    expected, _ = verl.algos.compute_rloo_outcome_advantage(rewards, torch.ones_like(rewards), index)
+    found = [value for group in groups for value in relative_advantages(group, estimator="rloo")]
+    assert found == pytest.approx(expected[:, 1].tolist(), rel=1e-4, abs=1e-5)
 
 
 DYADIC = st.integers(-64, 64).map(lambda value: value / 16)
