@@ -146,6 +146,20 @@ def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Pa
             id="a dual clip that nobody reads",
         ),
         pytest.param(
+            {"actor": {"ppo_micro_batch_size_per_gpu": 4}},
+            "actor.ppo_micro_batch_size_per_gpu",
+            "4",
+            "its default with use_dynamic_bsz: true",
+            id="a number of responses that nobody reads",
+        ),
+        pytest.param(
+            {"actor": {"use_dynamic_bsz": False}},
+            "actor.ppo_micro_batch_size_per_gpu",
+            "None",
+            "a number of responses",
+            id="micro-batches of no size",
+        ),
+        pytest.param(
             {"actor": {"kl_loss_coef": 0.1}},
             "actor.kl_loss_coef",
             "0.1",

@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 from dapo.batch import TrainBatch
-from dapo.config import Config, OptimConfig
+from dapo.config import ActorConfig, Config, OptimConfig
 from dapo.errors import NonFinite
 from dapo.model import Policy, response_logprobs
 from dapo.rollout import generate
@@ -14,6 +14,7 @@ from dapo.update import (
     micro_batches,
     mini_batches,
     policy_update,
+    training_micro_batches,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +101,21 @@ def test_the_gradient_does_not_depend_on_the_split(policy, make_config, mode: st
         split, others = gradients(policy, batch, make_config(**base, actor__ppo_max_token_len_per_gpu=budget))
         assert_same_gradient(split, whole)
         assert others == pytest.approx(metrics, rel=1e-4, abs=1e-6)
+    for size in (1, 3):
+        sized = {"actor__use_dynamic_bsz": False, "actor__ppo_micro_batch_size_per_gpu": size}
+        split, others = gradients(policy, batch, make_config(**base, **sized))
+        assert_same_gradient(split, whole)
+        assert others == pytest.approx(metrics, rel=1e-4, abs=1e-6)
+
+
+@given(st.lists(st.integers(1, 40), max_size=12), st.integers(1, 5))
+def test_micro_batches_by_number_hold_each_sequence_once(lengths: list[int], size: int) -> None:
+    config = ActorConfig(use_dynamic_bsz=False, ppo_micro_batch_size_per_gpu=size)
+    packed = training_micro_batches(lengths, config)
+    assert [index for micro in packed for index in micro] == list(range(len(lengths)))
+    assert all(len(micro) == size for micro in packed[:-1])
+    with pytest.raises(ValueError, match="needs actor.ppo_micro_batch_size_per_gpu"):
+        training_micro_batches(lengths, ActorConfig(use_dynamic_bsz=False))
 
 
 def test_token_mean_is_over_the_mini_batch(policy, make_config) -> None:
@@ -235,6 +251,29 @@ def test_gradient_checkpointing_gives_the_same_gradient(policy, make_config) -> 
     assert torch.equal(again, whole)
     assert others == metrics
     assert len(calls) == 2  # once forward, once again for the backward pass
+
+
+def saved_bytes(policy: Policy, batch: TrainBatch) -> int:
+    """What the forward pass keeps for the backward pass, parameters left out."""
+    parameters = {parameter.data_ptr() for parameter in policy.model.parameters()}
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.data_ptr() not in parameters:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        logprobs, _ = response_logprobs(policy.model, batch.sequences, 1.0)
+    assert logprobs.requires_grad
+    return sum(kept.values())
+
+
+def test_gradient_checkpointing_keeps_less(policy) -> None:
+    batch = make_batch([40] * 4)
+    whole = saved_bytes(policy, batch)
+    policy.model.gradient_checkpointing = True
+    assert saved_bytes(policy, batch) < 0.6 * whole
 
 
 def test_warm_up_is_linear_and_then_constant() -> None:

@@ -182,8 +182,14 @@ class ActorConfig(Section):
     """Prompts (not responses) per optimiser step; None means `data.train_batch_size`, one step per update."""
     ppo_epochs: PositiveInt = 1
     """Passes over each batch."""
+    use_dynamic_bsz: bool = True
+    """Fill micro-batches by `ppo_max_token_len_per_gpu` tokens; off: by `ppo_micro_batch_size_per_gpu` responses.
+    Either way the gradient is the same, and sequences are packed without padding."""
     ppo_max_token_len_per_gpu: PositiveInt = 8192
-    """Tokens (prompt and response) per micro-batch; must hold the longest sequence."""
+    """Tokens (prompt and response) per micro-batch; must hold the longest sequence. Log-probabilities without
+    gradient go by it in any case."""
+    ppo_micro_batch_size_per_gpu: PositiveInt | None = None
+    """Responses per micro-batch. Only for `use_dynamic_bsz: false`."""
     entropy_coeff: float = 0.0
     """Weight of the entropy bonus."""
     grad_clip: PositiveFloat = 1.0

@@ -1,4 +1,4 @@
-"""Checks of what belongs to the loss: settings that another setting keeps from being read."""
+"""Checks of what belongs to the update: settings that another setting keeps from being read, or asks for."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from dapo.config import Config
 
 
 def loss_faults(config: Config) -> Iterator[Fault]:
-    """A setting that was set and that nothing reads is a mistake, not a preference."""
+    """Return the faults; a setting that was set and that nothing reads is a mistake, not a preference."""
     actor, algorithm = config.actor, config.algorithm
     if actor.loss_agg_mode != "seq-mean-token-sum-norm":
         yield from _unread(
             actor, "actor", ("loss_scale_factor",), f"loss_agg_mode: {actor.loss_agg_mode}", "seq-mean-token-sum-norm"
         )
+    if actor.use_dynamic_bsz:
+        name = "ppo_micro_batch_size_per_gpu"
+        yield from _unread(actor, "actor", (name,), "use_dynamic_bsz: true", "false")
+    elif actor.ppo_micro_batch_size_per_gpu is None:
+        need = "a number of responses with use_dynamic_bsz: false"
+        yield Fault("actor.ppo_micro_batch_size_per_gpu", "None", need, "set it, or set use_dynamic_bsz: true")
     mode = actor.policy_loss.loss_mode
     if mode != "vanilla":
         yield from _unread(actor, "actor", ("clip_ratio_c",), f"policy_loss.loss_mode: {mode}", "vanilla")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dapo.batch import TrainBatch
-from dapo.config import Config, OptimConfig
+from dapo.config import ActorConfig, Config, OptimConfig
 from dapo.errors import NonFinite
 from dapo.kl import kl_estimate
 from dapo.loss import LOSSES, Clip, PolicyLoss, TokenBatch, token_weights
@@ -142,6 +142,24 @@ def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return packed
 
 
+def training_micro_batches(lengths: Sequence[int], config: ActorConfig) -> list[list[int]]:
+    """Split a mini-batch's sequences, of so many tokens each, as `use_dynamic_bsz` says.
+
+    Returns:
+        Positions in `lengths`, each once.
+
+    Raises:
+        ValueError: `use_dynamic_bsz` is off and there is no `ppo_micro_batch_size_per_gpu`.
+    """
+    if config.use_dynamic_bsz:
+        return micro_batches(lengths, config.ppo_max_token_len_per_gpu)
+    size = config.ppo_micro_batch_size_per_gpu
+    if size is None:
+        raise ValueError("actor.use_dynamic_bsz: false needs actor.ppo_micro_batch_size_per_gpu")
+    places = list(range(len(lengths)))
+    return [places[start : start + size] for start in range(0, len(places), size)]
+
+
 def compute_logprobs(policy: Policy, sequences: Sequence[tuple[list[int], list[int]]], config: Config) -> list[Tensor]:
     """Log-probabilities of responses under a policy as it is: B tensors [R], without gradient.
 
@@ -219,9 +237,8 @@ class _Update:
         """Accumulate the gradient of one mini-batch over its micro-batches, and step."""
         self.optimizer.zero_grad(set_to_none=True)
         lengths = sequence_lengths(self.batch)
-        budget = self.config.actor.ppo_max_token_len_per_gpu
         loss = 0.0
-        for packed in micro_batches([lengths[index] for index in mini.indices], budget):
+        for packed in training_micro_batches([lengths[index] for index in mini.indices], self.config.actor):
             loss += self._backward(mini, packed)
         norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.config.actor.grad_clip).item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
