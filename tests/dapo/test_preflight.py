@@ -153,6 +153,13 @@ def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Pa
             id="a number of responses that nobody reads",
         ),
         pytest.param(
+            {"actor": {"dynamic_bsz_warmup_steps": 31}},
+            "actor.dynamic_bsz_warmup_steps",
+            "31",
+            "at most trainer.total_training_steps, which is 30",
+            id="a batch that is never whole",
+        ),
+        pytest.param(
             {"actor": {"use_dynamic_bsz": False}},
             "actor.ppo_micro_batch_size_per_gpu",
             "None",

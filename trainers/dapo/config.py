@@ -180,6 +180,9 @@ class ActorConfig(Section):
     KL's own."""
     ppo_mini_batch_size: PositiveInt | None = None
     """Prompts (not responses) per optimiser step; None means `data.train_batch_size`, one step per update."""
+    dynamic_bsz_warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Updates over which the batch grows linearly to `data.train_batch_size` prompts: cheap steps first, while the
+    policy changes fast. Rounds of generation grow with it where `data.gen_batch_size` is None."""
     ppo_epochs: PositiveInt = 1
     """Passes over each batch."""
     use_dynamic_bsz: bool = True
@@ -315,6 +318,15 @@ class Config(Section):
     def gen_batch_size(self) -> int:
         """Prompts per generation round."""
         return self.data.gen_batch_size or self.data.train_batch_size
+
+    def train_batch_size_at(self, step: int) -> int:
+        """Prompts of update `step` (1, 2, …): the batch grows over `dynamic_bsz_warmup_steps` updates."""
+        full, steps = self.data.train_batch_size, self.actor.dynamic_bsz_warmup_steps
+        return full if step >= steps else max(1, -(-full * step // steps))
+
+    def gen_batch_size_at(self, step: int) -> int:
+        """Prompts per generation round of update `step`."""
+        return self.data.gen_batch_size or self.train_batch_size_at(step)
 
     @property
     def loss_scale_factor(self) -> int:

@@ -17,6 +17,11 @@ def loss_faults(config: Config) -> Iterator[Fault]:
         yield from _unread(
             actor, "actor", ("loss_scale_factor",), f"loss_agg_mode: {actor.loss_agg_mode}", "seq-mean-token-sum-norm"
         )
+    planned = config.trainer.total_training_steps
+    if actor.dynamic_bsz_warmup_steps > planned:
+        need = f"at most trainer.total_training_steps, which is {planned}"
+        do = "lower it: the batch would never be whole"
+        yield Fault("actor.dynamic_bsz_warmup_steps", str(actor.dynamic_bsz_warmup_steps), need, do)
     if actor.use_dynamic_bsz:
         name = "ppo_micro_batch_size_per_gpu"
         yield from _unread(actor, "actor", (name,), "use_dynamic_bsz: true", "false")

@@ -99,11 +99,12 @@ def take_off_divergence(run: Run, groups: Sequence[RolloutGroup]) -> None:
 def sample_batch(run: Run, scored_round: Callable[[int], list[RolloutGroup]]) -> SampledBatch:
     """Fill one batch by dynamic sampling, leaving a checkpoint if it runs dry."""
     settings = run.config.algorithm.filter_groups
+    step = run.state.step + 1
     try:
         sampled = dynamic_sampling(
             scored_round,
-            run.config.data.train_batch_size,
-            round_size=run.config.gen_batch_size,
+            run.config.train_batch_size_at(step),
+            round_size=run.config.gen_batch_size_at(step),
             rule=filter_rule(settings),
             metric=settings.metric,
             max_rounds=settings.max_num_gen_batches,
@@ -113,7 +114,7 @@ def sample_batch(run: Run, scored_round: Callable[[int], list[RolloutGroup]]) ->
         run.save()
         raise
     if sampled.exhausted:
-        logger.warning("update %d trains on a partial batch: %s", run.state.step + 1, sampled.describe())
+        logger.warning("update %d trains on a partial batch: %s", step, sampled.describe())
     return sampled
 
 
