@@ -2,7 +2,7 @@ from fractions import Fraction
 from statistics import mean, stdev
 
 import pytest
-from dapo.advantage import EPSILON, group_relative_advantages, relative_advantages
+from dapo.advantage import EPSILON, Estimator, group_relative_advantages, relative_advantages
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,9 +12,11 @@ def test_equal_rewards_have_exactly_zero_advantage(rewards: list[float]) -> None
     assert relative_advantages(rewards) == [0.0] * len(rewards)
 
 
-@given(st.floats(-1e6, 1e6), st.integers(1, 64))
-def test_equal_rewards_have_exactly_zero_advantage_whatever_the_reward(reward: float, size: int) -> None:
-    assert set(relative_advantages([reward] * size)) == {0.0}
+@given(st.floats(-1e6, 1e6), st.integers(1, 64), st.sampled_from(["grpo", "rloo"]), st.booleans())
+def test_equal_rewards_have_exactly_zero_advantage_whatever_the_reward(
+    reward: float, size: int, estimator: Estimator, normalize: bool
+) -> None:
+    assert set(relative_advantages([reward] * size, estimator=estimator, normalize=normalize)) == {0.0}
 
 
 @pytest.mark.parametrize("rewards", [[0.0, *[0.95] * 7], [*[0.35] * 7, 0.0], [0.0, *[0.95] * 63]])
@@ -42,6 +44,18 @@ def test_bounded_by_the_group_size(rewards: list[float]) -> None:
 
 def test_dr_grpo_keeps_the_distance_to_the_mean() -> None:
     assert relative_advantages([1.0, 0.0, 0.0, 0.0], normalize=False) == [0.75, -0.25, -0.25, -0.25]
+
+
+def test_leave_one_out_compares_with_the_mean_of_the_others() -> None:
+    assert relative_advantages([3.0, 1.0, 2.0, 0.0], estimator="rloo") == pytest.approx([2.0, -2 / 3, 2 / 3, -2.0])
+
+
+def test_advantages_are_made_from_the_reward_after_the_in_reward_kl(make_group) -> None:
+    """Equal rewards, unequal distances from the reference: the nearer response is the better one."""
+    group = make_group([1.0, 1.0])
+    group.scores[1].kl_penalty = 0.5
+    batch = group_relative_advantages([group], normalize=False, overlong_filtering=False)
+    assert batch.advantages == [0.25, -0.25]
 
 
 def test_a_group_of_one_has_no_advantage() -> None:

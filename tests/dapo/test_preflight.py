@@ -19,6 +19,25 @@ def test_the_default_config_is_clean() -> None:
     assert preflight(Config(), 1) == []
 
 
+def test_every_switch_of_the_loss_is_clean() -> None:
+    actor = {
+        "policy_loss": {"loss_mode": "gspo"},
+        "loss_agg_mode": "seq-mean-token-sum-norm",
+        "loss_scale_factor": 100,
+        "use_kl_loss": True,
+        "kl_loss_coef": 0.1,
+        "kl_loss_type": "k3+",
+    }
+    algorithm = {
+        "adv_estimator": "rloo",
+        "use_kl_in_reward": True,
+        "kl_penalty": "low_var_kl",
+        "kl_ctrl": {"kl_coef": 0.1},
+        "rollout_correction": {"rollout_is": "token", "rollout_is_threshold": 5.0},
+    }
+    assert faults(actor=actor, algorithm=algorithm) == {}
+
+
 def test_nothing_heavy_is_loaded() -> None:
     code = (
         "import sys; from dapo.trainer import Config, preflight; preflight(Config());"
@@ -111,6 +130,69 @@ def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Pa
             "-1.0",
             "more than",
             id="right pays no more",
+        ),
+        pytest.param(
+            {"actor": {"loss_scale_factor": 100}},
+            "actor.loss_scale_factor",
+            "100",
+            "its default with loss_agg_mode: token-mean",
+            id="a length that nobody divides by",
+        ),
+        pytest.param(
+            {"actor": {"policy_loss": {"loss_mode": "gspo"}, "clip_ratio_c": 3.0}},
+            "actor.clip_ratio_c",
+            "3.0",
+            "its default with policy_loss.loss_mode: gspo",
+            id="a dual clip that nobody reads",
+        ),
+        pytest.param(
+            {"actor": {"ppo_micro_batch_size_per_gpu": 4}},
+            "actor.ppo_micro_batch_size_per_gpu",
+            "4",
+            "its default with use_dynamic_bsz: true",
+            id="a number of responses that nobody reads",
+        ),
+        pytest.param(
+            {"actor": {"dynamic_bsz_warmup_steps": 31}},
+            "actor.dynamic_bsz_warmup_steps",
+            "31",
+            "at most trainer.total_training_steps, which is 30",
+            id="a batch that is never whole",
+        ),
+        pytest.param(
+            {"actor": {"use_dynamic_bsz": False}},
+            "actor.ppo_micro_batch_size_per_gpu",
+            "None",
+            "a number of responses",
+            id="micro-batches of no size",
+        ),
+        pytest.param(
+            {"actor": {"kl_loss_coef": 0.1}},
+            "actor.kl_loss_coef",
+            "0.1",
+            "its default with use_kl_loss: false",
+            id="a weight of no KL",
+        ),
+        pytest.param(
+            {"algorithm": {"kl_ctrl": {"kl_coef": 0.1}}},
+            "algorithm.kl_ctrl.kl_coef",
+            "0.1",
+            "its default with algorithm.use_kl_in_reward: false",
+            id="a weight of no KL in the reward",
+        ),
+        pytest.param(
+            {"algorithm": {"adv_estimator": "rloo", "norm_adv_by_std_in_grpo": False}},
+            "algorithm.norm_adv_by_std_in_grpo",
+            "False",
+            "its default with adv_estimator: rloo",
+            id="a deviation that nobody divides by",
+        ),
+        pytest.param(
+            {"algorithm": {"rollout_correction": {"rollout_is_threshold": 5.0}}},
+            "algorithm.rollout_correction.rollout_is_threshold",
+            "5.0",
+            "its default with rollout_is: null",
+            id="a threshold of no correction",
         ),
         pytest.param({"data": {"train": "no.jsonl"}}, "data.train", "no.jsonl", "a file", id="missing file"),
         pytest.param({"data": {"val": "aime"}}, "data.val", "aime", "arithmetic-aime", id="unknown set"),

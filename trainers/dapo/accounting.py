@@ -47,17 +47,20 @@ def forward_flops(context: int, length: int, flops: FlopsPerToken) -> float:
     return length * flops(context + (length + 1) / 2)
 
 
-def update_flops(lengths: Sequence[int], passes: int, extra_forward: bool, flops: FlopsPerToken) -> float:
+def update_flops(
+    lengths: Sequence[int], passes: int, forward_passes: int, flops: FlopsPerToken, *, recomputed: bool = False
+) -> float:
     """FLOPs of an update: a backward pass costs two forward ones.
 
     Args:
         lengths: tokens of each sequence, prompt and response.
         passes: epochs over them.
-        extra_forward: log-probabilities were computed before the first pass.
+        forward_passes: those without gradient, for log-probabilities alone.
         flops: of one token.
+        recomputed: with gradient checkpointing, each pass runs its forward part twice.
     """
     forward = sum(forward_flops(0, length, flops) for length in lengths)
-    return forward * (3 * passes + extra_forward)
+    return forward * ((3 + recomputed) * passes + forward_passes)
 
 
 @dataclass(slots=True)
@@ -117,6 +120,7 @@ class RolloutStats:
     acc: float = 0.0
     score: float = 0.0
     seq_reward: float = 0.0
+    kl_penalty: float = 0.0
 
     def add(self, groups: Sequence[RolloutGroup]) -> None:
         """Count scored groups."""
@@ -132,6 +136,7 @@ class RolloutStats:
                 self.acc += score.acc
                 self.score += score.score
                 self.seq_reward += score.seq_reward
+                self.kl_penalty += score.kl_penalty
 
     def metrics(self) -> dict[str, float]:
         """Means and shares over responses, by metric name."""
@@ -145,7 +150,7 @@ class RolloutStats:
             "response_length/mean": self.tokens / count,
             "response_length/max": float(self.longest),
             "response_length/clip_ratio": self.truncated / count,
-        }
+        } | ({"reward/kl_penalty_mean": self.kl_penalty / count} if self.kl_penalty else {})
 
 
 def cost_metrics(cost: Cost) -> dict[str, float]:

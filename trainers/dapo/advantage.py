@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from dapo.batch import RolloutGroup, TrainBatch
 
 EPSILON = 1e-6
 """Added to the standard deviation, as in verl."""
+Estimator = Literal["grpo", "rloo"]
 
 
-def relative_advantages(rewards: Sequence[float], *, normalize: bool = True) -> list[float]:
-    """Return how far each reward of one group lies above the group's mean (DAPO Eq. 9).
+def relative_advantages(
+    rewards: Sequence[float], *, estimator: Estimator = "grpo", normalize: bool = True
+) -> list[float]:
+    """Return how far each reward of one group lies above the others.
+
+    ``grpo`` (DAPO Eq. 9) compares with the group's mean, ``rloo`` (arXiv 2402.14740) with the mean of the other
+    G - 1 responses, which is G / (G - 1) times as far.
 
     Rewards are first taken relative to one of them. Equal rewards then give differences, a mean and
     advantages of exactly zero, where mean(0.1, 0.1, 0.1) rounds to something that is not 0.1 and leaves
@@ -20,7 +27,9 @@ def relative_advantages(rewards: Sequence[float], *, normalize: bool = True) -> 
 
     Args:
         rewards: [G] one reward a response.
-        normalize: divide by the sample standard deviation (GRPO); off gives Dr. GRPO's advantage.
+        estimator: what is compared with.
+        normalize: divide by the sample standard deviation (GRPO); off gives Dr. GRPO's advantage. Only for
+            ``grpo``.
 
     Returns:
         [G] advantages. A group of one has advantage zero.
@@ -31,6 +40,8 @@ def relative_advantages(rewards: Sequence[float], *, normalize: bool = True) -> 
     relative = [reward - rewards[0] for reward in rewards]
     mean = math.fsum(relative) / size
     centered = [value - mean for value in relative]
+    if estimator == "rloo":
+        return [value * size / (size - 1) for value in centered]
     if not normalize:
         return centered
     std = math.sqrt(math.fsum(value * value for value in centered) / (size - 1))
@@ -38,19 +49,21 @@ def relative_advantages(rewards: Sequence[float], *, normalize: bool = True) -> 
 
 
 def group_relative_advantages(
-    groups: Sequence[RolloutGroup], *, normalize: bool, overlong_filtering: bool
+    groups: Sequence[RolloutGroup], *, estimator: Estimator = "grpo", normalize: bool, overlong_filtering: bool
 ) -> TrainBatch:
     """Turn scored groups into the batch that the update takes, responses of a group side by side.
 
     Args:
-        groups: scored groups; `Score.seq_reward` is the reward.
+        groups: scored groups; `Score.seq_final_reward` is the reward.
+        estimator: see `relative_advantages`.
         normalize: see `relative_advantages`.
         overlong_filtering: mask responses that were cut at the length limit out of the loss. They still count
             in their group's mean: the filter hides a noisy reward from the gradient, not from the baseline.
     """
     batch = TrainBatch()
     for group in groups:
-        advantages = relative_advantages([score.seq_reward for score in group.scores], normalize=normalize)
+        rewards = [score.seq_final_reward for score in group.scores]
+        advantages = relative_advantages(rewards, estimator=estimator, normalize=normalize)
         batch.group_sizes.append(len(group.responses))
         for response, advantage in zip(group.responses, advantages, strict=True):
             trained = response.finished or not overlong_filtering

@@ -63,13 +63,20 @@ class Score:
     score: float
     """The grader's reward; before shaping."""
     seq_reward: float
-    """After the overlong penalty; what advantages are made from when no KL is in the reward."""
+    """After the overlong penalty, before the in-reward KL."""
     answer: str
     """The answer that was read, or an empty string."""
     extra: Mapping[str, float] = field(default_factory=dict)
     """Other keys that the reward function returned."""
     failed: bool = False
     """The reward function raised or returned no usable score; the response counts as wrong."""
+    kl_penalty: float = 0.0
+    """What the in-reward KL takes off; 0 without one."""
+
+    @property
+    def seq_final_reward(self) -> float:
+        """After the overlong penalty and the in-reward KL: what advantages are made from."""
+        return self.seq_reward - self.kl_penalty
 
 
 @dataclass(slots=True)

@@ -14,6 +14,8 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+KLEstimate = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "k3+"]
+"""Estimate of the KL divergence from sampled tokens, by verl's names; see `dapo.kl`."""
 
 
 class Section(BaseModel):
@@ -29,6 +31,9 @@ class ModelConfig(Section):
     """`tiny` (embedded, warm-started on first use) or a Hugging Face folder of the Llama or Qwen2 family."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Parameter and activation type."""
+    enable_gradient_checkpointing: bool = False
+    """Keep only each layer's input for the backward pass and compute the rest again: the same gradients in less
+    memory, for a third more compute in the update."""
 
 
 class DataConfig(Section):
@@ -84,13 +89,42 @@ class FilterGroupsConfig(Section):
     there is (and skip the update if that is nothing)."""
 
 
+class KLControlConfig(Section):
+    """Weight of the KL in the reward."""
+
+    type: Literal["fixed"] = "fixed"
+    """The weight stays what it is."""
+    kl_coef: PositiveFloat = 0.001
+    """beta: the sum of the response's KL, times this, is taken off its reward."""
+
+
+class RolloutCorrectionConfig(Section):
+    """Correction of the mismatch between the engine that generates and the trainer (verl's `rollout_correction`)."""
+
+    rollout_is: Literal["token", "sequence"] | None = None
+    """Weight each loss by pi_trainer / pi_rollout, truncated: of the `token`, or of the `sequence` (the product
+    of its tokens' ratios). None corrects nothing; the mismatch is measured either way."""
+    rollout_is_threshold: PositiveFloat = 2.0
+    """Largest weight."""
+
+
 class AlgorithmConfig(Section):
     """Advantages and sampling."""
 
-    adv_estimator: Literal["grpo"] = "grpo"
-    """Group-relative advantage (DAPO Eq. 9)."""
+    adv_estimator: Literal["grpo", "rloo"] = "grpo"
+    """`grpo`: relative to the group's mean (DAPO Eq. 9). `rloo`: relative to the mean of the others (arXiv
+    2402.14740), not divided by the deviation."""
     norm_adv_by_std_in_grpo: bool = True
-    """Divide by the group's standard deviation; off gives Dr. GRPO's advantage."""
+    """Divide by the group's standard deviation; off gives Dr. GRPO's advantage. Only for `grpo`."""
+    use_kl_in_reward: bool = False
+    """Take the KL to the initial policy off the reward; costs two forward passes over all that is generated. A
+    filter on `seq_final_reward` then sees rewards that are hardly ever equal."""
+    kl_penalty: KLEstimate = "kl"
+    """Estimate of the KL in the reward."""
+    kl_ctrl: KLControlConfig = KLControlConfig()
+    """Weight of the KL in the reward."""
+    rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()
+    """Truncated importance sampling."""
     filter_groups: FilterGroupsConfig = FilterGroupsConfig()
     """Dynamic sampling."""
 
@@ -108,23 +142,57 @@ class OptimConfig(Section):
     """AdamW's moment decays."""
 
 
+class PolicyLossConfig(Section):
+    """Which policy loss."""
+
+    loss_mode: Literal["vanilla", "gspo", "cispo", "geo_mean"] = "vanilla"
+    """`vanilla`: clipped ratios (DAPO Eq. 10). `gspo`: one ratio a sequence (arXiv 2507.18071; clips about 3e-4).
+    `cispo`: clipped weights that keep every token's gradient (arXiv 2506.13585). `geo_mean`: GMPO (arXiv
+    2507.20673; clips about 0.4, of the log-ratio). `gspo` and `geo_mean` are the papers' with
+    `loss_agg_mode: seq-mean-token-mean`."""
+
+
 class ActorConfig(Section):
     """The policy update."""
+
+    policy_loss: PolicyLossConfig = PolicyLossConfig()
+    """Which policy loss."""
 
     clip_ratio_low: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
     """Lower clip of the ratio, epsilon_low (Eq. 10)."""
     clip_ratio_high: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.28
     """Upper clip of the ratio, epsilon_high (Eq. 10)."""
     clip_ratio_c: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10.0
-    """Dual clip: bound of the loss at negative advantages."""
-    loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
-    """`token-mean` divides by the tokens of the whole mini-batch (Eq. 12), never of a micro-batch."""
+    """Dual clip: bound of the loss at negative advantages. Only for `loss_mode: vanilla`."""
+    loss_agg_mode: Literal[
+        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean"
+    ] = "token-mean"
+    """`token-mean` divides by the tokens of the whole mini-batch (Eq. 12), never of a micro-batch;
+    `seq-mean-token-sum-norm` by sequences and a constant length (Dr. GRPO)."""
+    loss_scale_factor: PositiveInt | None = None
+    """Tokens: the constant length of `seq-mean-token-sum-norm`; None means `data.max_response_length`."""
+    use_kl_loss: bool = False
+    """Add the KL to the initial policy to the loss; costs one forward pass over each batch."""
+    kl_loss_coef: PositiveFloat = 0.001
+    """Weight of the KL in the loss."""
+    kl_loss_type: KLEstimate = "low_var_kl"
+    """Estimate of the KL in the loss. `kl` (k1) has an expected gradient of zero; `k2`, `k1+` and `k3+` have the
+    KL's own."""
     ppo_mini_batch_size: PositiveInt | None = None
     """Prompts (not responses) per optimiser step; None means `data.train_batch_size`, one step per update."""
+    dynamic_bsz_warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Updates over which the batch grows linearly to `data.train_batch_size` prompts: cheap steps first, while the
+    policy changes fast. Rounds of generation grow with it where `data.gen_batch_size` is None."""
     ppo_epochs: PositiveInt = 1
     """Passes over each batch."""
+    use_dynamic_bsz: bool = True
+    """Fill micro-batches by `ppo_max_token_len_per_gpu` tokens; off: by `ppo_micro_batch_size_per_gpu` responses.
+    Either way the gradient is the same, and sequences are packed without padding."""
     ppo_max_token_len_per_gpu: PositiveInt = 8192
-    """Tokens (prompt and response) per micro-batch; must hold the longest sequence."""
+    """Tokens (prompt and response) per micro-batch; must hold the longest sequence. Log-probabilities without
+    gradient go by it in any case."""
+    ppo_micro_batch_size_per_gpu: PositiveInt | None = None
+    """Responses per micro-batch. Only for `use_dynamic_bsz: false`."""
     entropy_coeff: float = 0.0
     """Weight of the entropy bonus."""
     grad_clip: PositiveFloat = 1.0
@@ -250,6 +318,25 @@ class Config(Section):
     def gen_batch_size(self) -> int:
         """Prompts per generation round."""
         return self.data.gen_batch_size or self.data.train_batch_size
+
+    def train_batch_size_at(self, step: int) -> int:
+        """Prompts of update `step` (1, 2, …): the batch grows over `dynamic_bsz_warmup_steps` updates."""
+        full, steps = self.data.train_batch_size, self.actor.dynamic_bsz_warmup_steps
+        return full if step >= steps else max(1, -(-full * step // steps))
+
+    def gen_batch_size_at(self, step: int) -> int:
+        """Prompts per generation round of update `step`."""
+        return self.data.gen_batch_size or self.train_batch_size_at(step)
+
+    @property
+    def loss_scale_factor(self) -> int:
+        """Tokens that `seq-mean-token-sum-norm` divides by."""
+        return self.actor.loss_scale_factor or self.data.max_response_length
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the initial policy is kept, to measure the distance from it."""
+        return self.actor.use_kl_loss or self.algorithm.use_kl_in_reward
 
     @property
     def mini_batch_size(self) -> int:

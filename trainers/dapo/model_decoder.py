@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from dapo.model_config import DecoderConfig
 
@@ -159,6 +160,8 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
+        self.gradient_checkpointing = False
+        """Keep only each layer's input for the backward pass, and compute the rest again there."""
         self.model = Trunk(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -183,7 +186,10 @@ class Decoder(nn.Module):
         cos, sin = rope_table(self.config, max(length for _, length in layout.buckets), hidden)
         cos, sin = cos[layout.positions].unsqueeze(1), sin[layout.positions].unsqueeze(1)
         for layer in self.model.layers:
-            hidden = layer(hidden, cos, sin, layout.buckets)
+            if self.gradient_checkpointing and torch.is_grad_enabled():
+                hidden = checkpoint(layer, hidden, cos, sin, layout.buckets, use_reentrant=False)
+            else:
+                hidden = layer(hidden, cos, sin, layout.buckets)
         return torch.as_tensor(self.model.norm(hidden[layout.inverse]))
 
     def logits(self, hidden: Tensor) -> Tensor:

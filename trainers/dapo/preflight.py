@@ -13,6 +13,7 @@ from dapo.config import Config
 from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError, DataError
 from dapo.model_config import DecoderConfig
+from dapo.preflight_losses import loss_faults
 from dapo.reward import import_reward_function
 from dapo.sampling import KNOWN_METRICS
 from dapo.tokenizer import Tokenizer, byte_tokenizer
@@ -38,6 +39,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_lengths(config),
         *_filter(config),
         *_reward(config),
+        *loss_faults(config),
         *_parallel(config, devices, heads),
         *_run(config),
     ]

@@ -38,6 +38,8 @@ class Run:
     val_repeats: int
     checkpoints: Checkpoints | None
     state: RunState
+    reference: Policy | None = None
+    """The policy that the run started from, frozen; None where nothing is measured from it."""
     meter: Meter = field(default_factory=Meter)
     saved_step: int = -1
     """Step of the last checkpoint that this process wrote or read."""
@@ -66,6 +68,7 @@ class Run:
             policy = found.load_policy(config, device)
         else:
             policy = load_initial_policy(config, device)
+        policy.model.gradient_checkpointing = config.model.enable_gradient_checkpointing
         train_set = load_dataset(config.data.train, config.reward.grader)
         val_set = load_dataset(config.data.val, config.reward.grader, config.data.val_size)
         announce(config.data.train, train_set, config.reward.grader)
@@ -79,6 +82,7 @@ class Run:
             val_prompts=tokenize(val_set, policy.tokenizer, config, "data.val"),
             val_repeats=val_set.repeats,
             checkpoints=checkpoints,
+            reference=load_reference(config, device),
             state=found.state if found is not None else RunState(),
         )
         if found is not None:
@@ -203,6 +207,15 @@ def load_initial_policy(config: Config, device: torch.device) -> Policy:
 
         path = str(tiny_path())
     return load_policy(path, dtype=config.model.dtype, device=device)
+
+
+def load_reference(config: Config, device: torch.device) -> Policy | None:
+    """Load the policy that a run starts from once more, to stay as it is; None where the config never reads it."""
+    if not config.needs_reference:
+        return None
+    reference = load_initial_policy(config, device)
+    reference.model.requires_grad_(False)
+    return reference
 
 
 def _checkpoints(config: Config) -> Checkpoints | None:

@@ -43,14 +43,16 @@ def metric_value(score: Score, metric: str) -> float:
     """Read one metric at its documented stage; NaN where the reward function didn't return it.
 
     `acc` and `score` are read before shaping, `seq_reward` after the overlong penalty, `seq_final_reward`
-    after the in-reward KL too (none yet: the two are equal).
+    after the in-reward KL too.
     """
     if metric == "acc":
         return score.acc
     if metric == "score":
         return score.score
-    if metric in ("seq_reward", "seq_final_reward"):
+    if metric == "seq_reward":
         return score.seq_reward
+    if metric == "seq_final_reward":
+        return score.seq_final_reward
     return score.extra.get(metric, math.nan)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from dapo.accounting import RolloutStats, update_flops
@@ -12,6 +12,7 @@ from dapo.batch import Report, RolloutGroup, TrainBatch
 from dapo.config import Config, FilterGroupsConfig
 from dapo.errors import SamplingExhausted
 from dapo.model import flops_per_token
+from dapo.reference import FORWARD_PASSES, penalise_divergence
 from dapo.run import Run
 from dapo.sampling import FilterRule, SampledBatch, dynamic_sampling
 from dapo.update import policy_update, sequence_lengths
@@ -61,12 +62,14 @@ def train_step(run: Run) -> dict[str, float]:
         groups = run.generate(size)
         with run.meter.time("reward"):
             run.scorer.score(groups)
+        take_off_divergence(run, groups)
         stats.add(groups)
         return groups
 
     sampled = sample_batch(run, scored_round)
     batch = group_relative_advantages(
         sampled.groups,
+        estimator=config.algorithm.adv_estimator,
         normalize=config.algorithm.norm_adv_by_std_in_grpo,
         overlong_filtering=config.reward.overlong_filtering,
     )
@@ -84,14 +87,24 @@ def train_step(run: Run) -> dict[str, float]:
     }
 
 
+def take_off_divergence(run: Run, groups: Sequence[RolloutGroup]) -> None:
+    """Put the KL to the reference into the rewards, if it belongs there, and count what that cost."""
+    if run.reference is None or not run.config.algorithm.use_kl_in_reward:
+        return
+    with run.meter.time("ref"):
+        lengths = penalise_divergence(groups, run.policy, run.reference, run.config)
+    run.meter.spend(update_flops(lengths, 0, FORWARD_PASSES, partial(flops_per_token, run.policy.config)))
+
+
 def sample_batch(run: Run, scored_round: Callable[[int], list[RolloutGroup]]) -> SampledBatch:
     """Fill one batch by dynamic sampling, leaving a checkpoint if it runs dry."""
     settings = run.config.algorithm.filter_groups
+    step = run.state.step + 1
     try:
         sampled = dynamic_sampling(
             scored_round,
-            run.config.data.train_batch_size,
-            round_size=run.config.gen_batch_size,
+            run.config.train_batch_size_at(step),
+            round_size=run.config.gen_batch_size_at(step),
             rule=filter_rule(settings),
             metric=settings.metric,
             max_rounds=settings.max_num_gen_batches,
@@ -101,7 +114,7 @@ def sample_batch(run: Run, scored_round: Callable[[int], list[RolloutGroup]]) ->
         run.save()
         raise
     if sampled.exhausted:
-        logger.warning("update %d trains on a partial batch: %s", run.state.step + 1, sampled.describe())
+        logger.warning("update %d trains on a partial batch: %s", step, sampled.describe())
     return sampled
 
 
@@ -116,7 +129,8 @@ def update_policy(run: Run, batch: TrainBatch) -> dict[str, float]:
     """Update the policy on one batch, and count what it cost; a batch with nothing to train on is skipped."""
     config = run.config
     with run.meter.time("update_actor"):
-        result = policy_update(run.policy, run.optimizer, batch, config, run.state.step + 1)
+        step = run.state.step + 1
+        result = policy_update(run.policy, run.optimizer, batch, config, step, reference=run.reference)
     if result.optimizer_steps == 0:
         run.state.skipped_updates += 1
         logger.warning("update %d is skipped: no group, or no unmasked token, to train on", run.state.step + 1)
@@ -125,8 +139,9 @@ def update_policy(run: Run, batch: TrainBatch) -> dict[str, float]:
         update_flops(
             sequence_lengths(batch),
             config.actor.ppo_epochs,
-            result.extra_forward,
+            result.forward_passes,
             partial(flops_per_token, run.policy.config),
+            recomputed=config.model.enable_gradient_checkpointing,
         )
     )
     return result.metrics

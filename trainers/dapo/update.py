@@ -12,8 +12,10 @@ from torch import Tensor
 from dapo.batch import TrainBatch
 from dapo.config import ActorConfig, Config, OptimConfig
 from dapo.errors import NonFinite
-from dapo.loss import clipped_loss, token_weights
+from dapo.kl import kl_estimate
+from dapo.loss import LOSSES, Clip, PolicyLoss, TokenBatch, token_weights
 from dapo.model import Policy, response_logprobs
+from dapo.rollout_correction import corrected_loss, importance_weights
 
 
 @dataclass(slots=True)
@@ -34,8 +36,8 @@ class UpdateResult:
     metrics: dict[str, float]
     optimizer_steps: int
     """0: everything was masked, and the update was skipped."""
-    extra_forward: bool
-    """Log-probabilities were computed in a pass of their own."""
+    forward_passes: int
+    """Passes over the batch without gradient: for log-probabilities before the first step, and the reference's."""
 
 
 def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.AdamW:
@@ -55,7 +57,13 @@ def learning_rate(config: OptimConfig, step: int) -> float:
 
 
 def policy_update(
-    policy: Policy, optimizer: torch.optim.Optimizer, batch: TrainBatch, config: Config, step: int
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    batch: TrainBatch,
+    config: Config,
+    step: int,
+    *,
+    reference: Policy | None = None,
 ) -> UpdateResult:
     """Run `ppo_epochs` passes of mini-batch steps over a batch (DAPO Eq. 8, Algorithm 1 lines 9-11).
 
@@ -66,35 +74,46 @@ def policy_update(
         policy: trained in place.
         optimizer: AdamW over the policy's parameters.
         batch: at least one sequence.
-        config: `actor`, `rollout.temperature` and batch sizes.
+        config: `actor`, `algorithm.rollout_correction`, `rollout.temperature` and batch sizes.
         step: number of this update, from 1, for the learning rate.
+        reference: the frozen policy that `actor.use_kl_loss` measures from.
 
     Raises:
         NonFinite: a log-prob, loss or gradient is NaN or infinite. The parameters are as before that step.
+        ValueError: `actor.use_kl_loss` without a reference.
     """
     rate = learning_rate(config.actor.optim, step)
     for group in optimizer.param_groups:
         group["lr"] = rate
-    minis = list(mini_batches(batch, config.mini_batch_size, config.actor))
+    minis = list(mini_batches(batch, config))
     # With a single step the policy is still the one that the old log-probs are about: no pass of their own.
     on_policy = len(minis) == 1 and config.actor.ppo_epochs == 1
-    old_logprobs = None if on_policy else compute_logprobs(policy, batch, config)
-    update = _Update(policy, optimizer, batch, config, old_logprobs)
+    update = _Update(policy, optimizer, batch, config)
+    passes = 0
+    if any(mini.tokens for mini in minis):
+        if not on_policy:
+            update.old_logprobs = compute_logprobs(policy, batch.sequences, config)
+            passes += 1
+        if config.actor.use_kl_loss:
+            if reference is None:
+                raise ValueError("actor.use_kl_loss needs the reference policy")
+            update.reference_logprobs = compute_logprobs(reference, batch.sequences, config)
+            passes += 1
     for mini in minis * config.actor.ppo_epochs:
         if mini.tokens:
             update.step(mini)
-    return UpdateResult(update.totals.metrics() | {"actor/lr": rate}, update.totals.steps, not on_policy)
+    return UpdateResult(update.totals.metrics() | {"actor/lr": rate}, update.totals.steps, passes)
 
 
-def mini_batches(batch: TrainBatch, prompts: int, config: ActorConfig) -> Iterator[MiniBatch]:
-    """Split a batch into runs of whole groups, `prompts` each; the last may be smaller."""
-    start = 0
+def mini_batches(batch: TrainBatch, config: Config) -> Iterator[MiniBatch]:
+    """Split a batch into runs of whole groups, `ppo_mini_batch_size` prompts each; the last may be smaller."""
+    start, prompts = 0, config.mini_batch_size
     for first in range(0, len(batch.group_sizes), prompts):
         stop = start + sum(batch.group_sizes[first : first + prompts])
         masks = batch.masks[start:stop]
         yield MiniBatch(
             indices=list(range(start, stop)),
-            weights=token_weights(masks, config.loss_agg_mode),
+            weights=token_weights(masks, config.actor.loss_agg_mode, config.loss_scale_factor),
             tokens=sum(map(sum, masks)),
         )
         start = stop
@@ -123,22 +142,51 @@ def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return packed
 
 
-def compute_logprobs(policy: Policy, batch: TrainBatch, config: Config) -> list[Tensor]:
-    """Log-probabilities of all responses under the policy as it is: B tensors [R], without gradient."""
-    found: list[Tensor | None] = [None] * len(batch.sequences)
+def training_micro_batches(lengths: Sequence[int], config: ActorConfig) -> list[list[int]]:
+    """Split a mini-batch's sequences, of so many tokens each, as `use_dynamic_bsz` says.
+
+    Returns:
+        Positions in `lengths`, each once.
+
+    Raises:
+        ValueError: `use_dynamic_bsz` is off and there is no `ppo_micro_batch_size_per_gpu`.
+    """
+    if config.use_dynamic_bsz:
+        return micro_batches(lengths, config.ppo_max_token_len_per_gpu)
+    size = config.ppo_micro_batch_size_per_gpu
+    if size is None:
+        raise ValueError("actor.use_dynamic_bsz: false needs actor.ppo_micro_batch_size_per_gpu")
+    places = list(range(len(lengths)))
+    return [places[start : start + size] for start in range(0, len(places), size)]
+
+
+def compute_logprobs(policy: Policy, sequences: Sequence[tuple[list[int], list[int]]], config: Config) -> list[Tensor]:
+    """Log-probabilities of responses under a policy as it is: B tensors [R], without gradient.
+
+    Args:
+        policy: the one that is trained, or the reference.
+        sequences: B pairs (prompt tokens, response tokens).
+        config: token budget and temperature.
+    """
+    found: list[Tensor | None] = [None] * len(sequences)
     with torch.no_grad():
-        for micro in micro_batches(sequence_lengths(batch), config.actor.ppo_max_token_len_per_gpu):
-            sequences = [batch.sequences[index] for index in micro]
-            logprobs, _ = response_logprobs(policy.model, sequences, config.rollout.temperature)
-            parts = torch.split(logprobs, [len(response) for _, response in sequences])
+        for micro in micro_batches(lengths_of(sequences), config.actor.ppo_max_token_len_per_gpu):
+            chosen = [sequences[index] for index in micro]
+            logprobs, _ = response_logprobs(policy.model, chosen, config.rollout.temperature)
+            parts = torch.split(logprobs, [len(response) for _, response in chosen])
             for index, part in zip(micro, parts, strict=True):
                 found[index] = part
     return [part for part in found if part is not None]
 
 
-def sequence_lengths(batch: TrainBatch) -> list[int]:
+def lengths_of(sequences: Sequence[tuple[list[int], list[int]]]) -> list[int]:
     """Tokens of each sequence, prompt and response."""
-    return [len(prompt) + len(response) for prompt, response in batch.sequences]
+    return [len(prompt) + len(response) for prompt, response in sequences]
+
+
+def sequence_lengths(batch: TrainBatch) -> list[int]:
+    """Tokens of each sequence of a batch, prompt and response."""
+    return lengths_of(batch.sequences)
 
 
 class _Totals:
@@ -179,17 +227,18 @@ class _Update:
     optimizer: torch.optim.Optimizer
     batch: TrainBatch
     config: Config
-    old_logprobs: list[Tensor] | None
+    old_logprobs: list[Tensor] | None = None
     """B x [R] log-probs before the update; None: the policy's own, as it is."""
+    reference_logprobs: list[Tensor] | None = None
+    """B x [R] log-probs of the reference; None: no KL in the loss."""
     totals: _Totals = field(default_factory=_Totals)
 
     def step(self, mini: MiniBatch) -> None:
         """Accumulate the gradient of one mini-batch over its micro-batches, and step."""
         self.optimizer.zero_grad(set_to_none=True)
         lengths = sequence_lengths(self.batch)
-        budget = self.config.actor.ppo_max_token_len_per_gpu
         loss = 0.0
-        for packed in micro_batches([lengths[index] for index in mini.indices], budget):
+        for packed in training_micro_batches([lengths[index] for index in mini.indices], self.config.actor):
             loss += self._backward(mini, packed)
         norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.config.actor.grad_clip).item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -208,36 +257,50 @@ class _Update:
         indices = [mini.indices[place] for place in packed]
         sequences = [self.batch.sequences[index] for index in indices]
         logprobs, entropy = response_logprobs(self.policy.model, sequences, self.config.rollout.temperature)
+        weights = torch.cat([mini.weights[place] for place in packed]).to(logprobs.device)
+        tokens = self._tokens(indices, logprobs, weights)
+        found, values = self._policy_loss(tokens, indices)
+        loss = policy_loss = (found.loss * weights).sum()
+        if actor.entropy_coeff:
+            loss = policy_loss - actor.entropy_coeff * (entropy * weights).sum()
+        if self.reference_logprobs is not None:
+            reference = torch.cat([self.reference_logprobs[index] for index in indices])
+            divergence = kl_estimate(logprobs, reference, actor.kl_loss_type)
+            loss = loss + actor.kl_loss_coef * (divergence * weights).sum()
+            values["actor/kl_loss"] = divergence.detach()
+        torch.autograd.backward(loss)
+        values["actor/entropy"] = entropy.detach()
+        self.totals.add(values, weights > 0)
+        return policy_loss.item()
+
+    def _tokens(self, indices: list[int], logprobs: Tensor, weights: Tensor) -> TokenBatch:
+        """Gather what the policy loss reads of these sequences."""
         device = logprobs.device
         old = logprobs.detach()
         if self.old_logprobs is not None:
             old = torch.cat([self.old_logprobs[index] for index in indices])
-        weights = torch.cat([mini.weights[place] for place in packed]).to(device)
-        sizes = torch.tensor([len(response) for _, response in sequences], device=device)
+        lengths = torch.tensor([len(self.batch.sequences[index][1]) for index in indices], device=device)
         advantages = torch.tensor([self.batch.advantages[index] for index in indices], device=device)
-        clips = clipped_loss(
-            logprobs,
-            old,
-            advantages.repeat_interleave(sizes),
-            clip_ratio_low=actor.clip_ratio_low,
-            clip_ratio_high=actor.clip_ratio_high,
-            clip_ratio_c=actor.clip_ratio_c,
-        )
-        loss = policy_loss = (clips.loss * weights).sum()
-        if actor.entropy_coeff:
-            loss = policy_loss - actor.entropy_coeff * (entropy * weights).sum()
-        torch.autograd.backward(loss)
-        rollout = [value for index in indices for value in self.batch.rollout_logprobs[index]]
-        mismatch = (old - torch.tensor(rollout, device=device)).abs()
-        self.totals.add(
-            {
-                "actor/entropy": entropy.detach(),
-                "actor/pg_clipfrac": clips.clipped,
-                "actor/pg_clipfrac_lower": clips.clipped_lower,
-                "actor/ppo_kl": -clips.log_ratio.detach(),
-                "rollout/logprob_diff_mean": mismatch,
-            },
-            weights > 0,
-        )
-        self.totals.mismatch = max(self.totals.mismatch, (mismatch * (weights > 0)).max().item())
-        return policy_loss.item()
+        return TokenBatch(logprobs, old, advantages.repeat_interleave(lengths), (weights > 0).float(), lengths)
+
+    def _policy_loss(self, tokens: TokenBatch, indices: list[int]) -> tuple[PolicyLoss, dict[str, Tensor]]:
+        """Return the loss per token, corrected for the rollout's mismatch if that is on, and [T] metrics."""
+        actor, correction = self.config.actor, self.config.algorithm.rollout_correction
+        mode = actor.policy_loss.loss_mode
+        found = LOSSES[mode](tokens, Clip(actor.clip_ratio_low, actor.clip_ratio_high, actor.clip_ratio_c))
+        values = [value for index in indices for value in self.batch.rollout_logprobs[index]]
+        rollout = torch.tensor(values, device=tokens.logprobs.device)
+        mismatch = (tokens.old_logprobs - rollout).abs()
+        self.totals.mismatch = max(self.totals.mismatch, (mismatch * tokens.mask).max().item())
+        metrics = {
+            "actor/pg_clipfrac": found.clipped,
+            "actor/pg_clipfrac_lower": found.clipped_lower,
+            "actor/ppo_kl": -found.log_ratio.detach(),
+            "rollout/logprob_diff_mean": mismatch,
+        }
+        if correction.rollout_is is not None:
+            importance = importance_weights(tokens, rollout, correction)
+            found = found._replace(loss=corrected_loss(found.loss, importance, tokens, mode))
+            metrics["rollout/is_weight_mean"] = importance
+            metrics["rollout/is_truncated"] = (importance >= correction.rollout_is_threshold).float()
+        return found, metrics
