@@ -181,9 +181,12 @@ class OverlongBufferConfig(Section):
 class RewardConfig(Section):
     """How a response is scored."""
 
-    grader: Literal["integer", "number", "custom"] = "integer"
+    grader: Literal["integer", "number", "math_dapo", "math_verify", "symbolic", "custom"] = "integer"
     """`integer`: the last stated answer, as an integer (AIME's rule). `number`: as a number, so that 0.5 is 1/2.
-    `custom`: `custom_reward_function`."""
+    `math_dapo`: verl's, verdict for verdict. `math_verify`: the package's, for symbolic answers. `symbolic`: golds
+    that are numbers as `number`, all others as `math_verify`. `custom`: `custom_reward_function`."""
+    also: tuple[Literal["integer", "number", "math_dapo", "math_verify", "symbolic"], ...] = ()
+    """Graders that grade too, without a say in the reward; how far they agree is logged."""
     custom_reward_function: str | None = None
     """`package.module:function`, called as f(data_source, solution_str, ground_truth, extra_info), which returns
     a float, or a dict with `score`, perhaps `acc` and `pred`, and any numbers to filter on."""
@@ -196,10 +199,29 @@ class RewardConfig(Section):
     overlong_filtering: bool = False
     """Mask truncated responses out of the loss."""
 
+    timeout_s: PositiveFloat | None = 10.0
+    """Seconds that `math_verify`, `symbolic` or a custom function may take for one response, in a process that is
+    killed then; the response counts as wrong. None calls a custom function in the trainer's process, unlimited."""
+    num_workers: PositiveInt = 1
+    """Processes that grade side by side, where grading takes a process."""
+
     @model_validator(mode="after")
     def _custom_has_function(self) -> Self:
         if (self.grader == "custom") != (self.custom_reward_function is not None):
             raise ValueError("grader: custom and custom_reward_function go together; set both or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _symbolic_has_limit(self) -> Self:
+        unlimited = {self.grader, *self.also} & {"math_verify", "symbolic"} if self.timeout_s is None else set()
+        if unlimited:
+            raise ValueError(f"{min(unlimited)} may compute for ever and needs timeout_s; set a number of seconds")
+        return self
+
+    @model_validator(mode="after")
+    def _also_are_others(self) -> Self:
+        if self.grader in self.also or len(set(self.also)) < len(self.also):
+            raise ValueError("also names a grader twice, or the grader of the reward; name each other one once")
         return self
 
 

@@ -52,6 +52,10 @@ def evaluate(
         max_num_seqs=config.rollout.max_num_seqs,
         generator=generator_for(config.trainer.seed, "val"),
     )
+    answered = [
+        (problem, response) for problem, group in zip(prompts.problems, responses, strict=True) for response in group
+    ]
+    scores = iter(scorer.score_all(answered))
     samples = []
     for problem, tokens, group in zip(prompts.problems, prompts.tokens, responses, strict=True):
         meter.spend_evaluation(
@@ -59,7 +63,7 @@ def evaluate(
             sum(len(response.token_ids) for response in group),
         )
         for index, response in enumerate(group):
-            score = scorer.score_response(problem, response)
+            score = next(scores)
             samples.append(
                 EvaluatedSample(
                     data_source=problem.data_source,

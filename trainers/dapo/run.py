@@ -137,6 +137,7 @@ class Run:
                 )
             failures = self.scorer.failures - failures
             metrics = metrics | evaluation_metrics(samples) | {"val/grader_failures": float(failures)}
+            metrics |= self.scorer.take_agreement("val")
             logger.info("step %d: %s", step, describe(metrics, self.config))
         self.state.cost = self.meter.cost
         self.state.last = StepMetrics(

@@ -76,6 +76,7 @@ def train_step(run: Run) -> dict[str, float]:
     return {
         **sampled.metrics(),
         **stats.metrics(),
+        **run.scorer.take_agreement("reward"),
         **metrics,
         "actor/skipped_updates": float(run.state.skipped_updates),
         "data/epoch": run.state.prompts_drawn / len(run.train_prompts),
