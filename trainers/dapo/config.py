@@ -6,7 +6,7 @@ model or a device are in `dapo.preflight`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -135,17 +135,39 @@ class ActorConfig(Section):
     """Optimiser."""
 
 
+SAMPLING_PRESETS: dict[str, dict[str, float]] = {"aime": {"n": 32, "temperature": 1.0, "top_p": 0.7, "top_k": -1}}
+"""Evaluation protocols by name. `aime`: DAPO's, avg@32 (arXiv 2503.14476, section 4.1)."""
+
+
 class SamplingConfig(Section):
     """How responses are drawn at evaluation."""
 
+    preset: Literal["aime"] | None = None
+    """A published protocol, which sets all of the fields below: `aime` is 32 responses per problem at temperature
+    1.0 and top_p 0.7, whether the file holds each problem once or 32 times."""
     n: PositiveInt = 4
-    """Responses per problem."""
+    """Responses per row; a problem that stands in several rows has as many more."""
     temperature: NonNegativeFloat = 1.0
     """0 is greedy."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.7
     """Nucleus mass."""
     top_k: int = -1
     """Candidates kept; <= 0 keeps all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_preset(cls, values: Any) -> Any:
+        preset = SAMPLING_PRESETS.get(str(values.get("preset"))) if isinstance(values, dict) else None
+        return values if preset is None else {**preset, **values}
+
+    @model_validator(mode="after")
+    def _is_the_preset(self) -> Self:
+        for name, value in SAMPLING_PRESETS.get(self.preset or "", {}).items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"{name}: {getattr(self, name)} is not the preset {self.preset}'s {value}; leave out one"
+                )
+        return self
 
 
 class RolloutConfig(Section):
