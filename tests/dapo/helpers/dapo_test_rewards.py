@@ -39,6 +39,13 @@ def fragile(data_source: str, solution_str: str, ground_truth: str, extra_info: 
     return kinds.get(solution_str, {"score": 0.5, "f1": 0.25, "note": "kept out", "acc": 0})
 
 
+def moody(data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]) -> float:
+    """Right or wrong as `letters`, but for one response in three, on which it fails."""
+    if sum(map(ord, solution_str)) % 3 == 0:
+        raise ValueError("not now")
+    return letters(data_source, solution_str, ground_truth, extra_info)
+
+
 def stubborn(data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]) -> float:
     """Does what no reward function should, where the response asks for it."""
     if solution_str == "sleep":
