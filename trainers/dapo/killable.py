@@ -27,6 +27,8 @@ from dapo.errors import DapoError
 STDERR = 2
 START_S = 120.0
 """Seconds that a child may take to import what it calls."""
+SENT_AT_ONCE = 256
+"""Calls in one message: enough to make its cost small, few enough to send again after a kill."""
 FRUITLESS_STARTS = 3
 """Children that may die one after the other, none of them at a call's hands, before it is an error."""
 
@@ -72,7 +74,7 @@ class Worker:
         fruitless = 0
         try:
             while len(results) < len(calls):
-                error = self._run_some(calls[len(results) :], results)
+                error = self._run_some(calls[len(results) : len(results) + SENT_AT_ONCE], results)
                 fruitless = fruitless + 1 if error else 0
                 if fruitless == FRUITLESS_STARTS:
                     raise DapoError(f"the grading process can't be started: {error}")
