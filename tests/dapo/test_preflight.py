@@ -195,6 +195,13 @@ def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Pa
             id="a threshold of no correction",
         ),
         pytest.param({"data": {"train": "no.jsonl"}}, "data.train", "no.jsonl", "a file", id="missing file"),
+        pytest.param(
+            {"data": {"train": "arithmetic-heldout"}},
+            "data.train",
+            "'arithmetic-heldout'",
+            "a set to train on",
+            id="training on the held-out split",
+        ),
         pytest.param({"data": {"val": "aime"}}, "data.val", "aime", "arithmetic-aime", id="unknown set"),
         pytest.param({"model": {"path": "nosuch"}}, "model.path", "'nosuch'", "Hugging Face folder", id="no model"),
         pytest.param({"trainer": {"device": "gpu"}}, "trainer.device", "'gpu'", "cuda", id="no device"),

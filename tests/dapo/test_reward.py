@@ -1,12 +1,15 @@
 import logging
+import os
+from functools import cache
 
 import pytest
 from dapo.batch import Problem, Response
 from dapo.config import OverlongBufferConfig, RewardConfig
 from dapo.errors import DapoError
 from dapo.reward import Scorer, import_reward_function, overlong_penalty
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 PROBLEM = Problem("1", "set", "6 * 7", "42", {"level": 1})
 
@@ -85,6 +88,112 @@ def test_a_failing_grader_fails_its_response_only(text: str, make_group, caplog:
 
 def test_without_acc_right_means_the_correct_reward() -> None:
     assert custom("fragile", correct_reward=2.0).score_response(PROBLEM, response("int")).acc == 0.0
+
+
+@pytest.mark.parametrize("text", ["sleep", "compute", "die", "leave"])
+def test_a_reward_function_that_hangs_or_dies_fails_its_response_only(
+    text: str, make_group, caplog: pytest.LogCaptureFixture
+) -> None:
+    scorer = custom("stubborn", timeout_s=1.0)
+    group = make_group([0.0, 0.0, 0.0])
+    for item, content in zip(group.responses, ["fine", text, "fine"], strict=True):
+        item.text = content
+    with caplog.at_level(logging.WARNING):
+        scorer.score([group])
+    assert [score.failed for score in group.scores] == [False, True, False]
+    assert scorer.failures == 1
+    assert "the reward function failed on problem p" in caplog.text
+    scorer.close()
+
+
+def test_each_kind_of_failure_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    scorer = custom("fragile")
+    with caplog.at_level(logging.WARNING):
+        for text in ("raise", "nan", "raise", "nan", "text"):
+            scorer.score_response(PROBLEM, response(text))
+    assert scorer.failures == 5
+    assert [record.getMessage().split("(")[1].split(":")[0] for record in caplog.records] == ["KeyError", "BadReward"]
+
+
+def test_a_function_may_run_in_the_trainers_process() -> None:
+    here = custom("counting", timeout_s=None).score_response(PROBLEM, response(""))
+    elsewhere = custom("counting").score_response(PROBLEM, response(""))
+    assert here.extra["process"] == os.getpid() != elsewhere.extra["process"]
+    assert custom("fragile", timeout_s=None).score_response(PROBLEM, response("raise")).failed
+
+
+@settings(deadline=None)  # the first example starts the child
+@given(st.lists(st.sampled_from(["raise", "nan", "text", "none", "no score", "int", "bool", "else"]), max_size=12))
+def test_the_child_says_what_the_function_says_here(texts: list[str]) -> None:
+    answered = [(PROBLEM, response(text)) for text in texts]
+    here, child = (custom_once("fragile", timeout) for timeout in (None, 10.0))
+    assert here.score_all(answered) == child.score_all(answered)
+
+
+@cache
+def custom_once(name: str, timeout_s: float | None) -> Scorer:
+    return custom(name, timeout_s=timeout_s)
+
+
+def test_the_agreement_of_graders_is_measured() -> None:
+    scorer = Scorer(RewardConfig(also=["math_dapo", "math_verify"]), 48)
+    assert scorer.take_agreement("reward") == {}
+    texts = ["Answer: 42", "Answer: 41", "Answer: 42.", "Answer: 4 2"]
+    scores = scorer.score_all([(PROBLEM, response(text)) for text in texts])
+    assert [score.acc for score in scores] == [1.0, 0.0, 1.0, 0.0]
+    assert scorer.take_agreement("reward") == {
+        "reward/also/math_dapo/agreement": 0.5,  # a period is wrong to it, and a space inside a number right
+        "reward/also/math_dapo/acc_mean": 0.5,
+        "reward/also/math_dapo/failures": 0.0,
+        "reward/also/math_verify/agreement": 1.0,
+        "reward/also/math_verify/acc_mean": 0.5,
+        "reward/also/math_verify/failures": 0.0,
+    }
+    assert scorer.take_agreement("val") == {}
+    scorer.close()
+
+
+def test_another_grader_that_hangs_costs_its_own_verdict_only(caplog: pytest.LogCaptureFixture) -> None:
+    scorer = Scorer(RewardConfig(also=["math_verify"], timeout_s=1.0), 48)
+    texts = ["Answer: 42", "\\boxed{9^{9^{9}}}"]
+    with caplog.at_level(logging.WARNING):
+        scores = scorer.score_all([(PROBLEM, response(text)) for text in texts])
+    assert [(score.acc, score.failed) for score in scores] == [(1.0, False), (0.0, False)]
+    assert scorer.failures == 0
+    assert scorer.take_agreement("val") == {
+        "val/also/math_verify/agreement": 1.0,
+        "val/also/math_verify/acc_mean": 1.0,
+        "val/also/math_verify/failures": 1.0,
+    }
+    assert "math_verify failed on problem 1 (Timeout" in caplog.text
+    scorer.close()
+
+
+def test_where_the_reward_failed_nothing_is_compared() -> None:
+    scorer = custom("fragile", also=["integer"])
+    scorer.score_all([(PROBLEM, response(text)) for text in ("raise", "int")])
+    assert scorer.take_agreement("val") == {
+        "val/also/integer/agreement": 0.0,
+        "val/also/integer/acc_mean": 0.0,
+        "val/also/integer/failures": 0.0,
+    }
+    scorer.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"grader": "math_verify", "timeout_s": None}, "math_verify may compute for ever and needs timeout_s"),
+        ({"also": ["symbolic"], "timeout_s": None}, "symbolic may compute for ever and needs timeout_s"),
+        ({"also": ["integer"]}, "also names a grader twice"),
+        ({"also": ["number", "number"]}, "also names a grader twice"),
+        ({"also": ["custom"]}, "also"),
+        ({"timeout_s": 0}, "timeout_s"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        RewardConfig(**changes)
 
 
 @pytest.mark.parametrize(

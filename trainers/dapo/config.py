@@ -6,7 +6,7 @@ model or a device are in `dapo.preflight`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -203,17 +203,39 @@ class ActorConfig(Section):
     """Optimiser."""
 
 
+SAMPLING_PRESETS: dict[str, dict[str, float]] = {"aime": {"n": 32, "temperature": 1.0, "top_p": 0.7, "top_k": -1}}
+"""Evaluation protocols by name. `aime`: DAPO's, avg@32 (arXiv 2503.14476, section 4.1)."""
+
+
 class SamplingConfig(Section):
     """How responses are drawn at evaluation."""
 
+    preset: Literal["aime"] | None = None
+    """A published protocol, which sets all of the fields below: `aime` is 32 responses per problem at temperature
+    1.0 and top_p 0.7, whether the file holds each problem once or 32 times."""
     n: PositiveInt = 4
-    """Responses per problem."""
+    """Responses per row; a problem that stands in several rows has as many more."""
     temperature: NonNegativeFloat = 1.0
     """0 is greedy."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.7
     """Nucleus mass."""
     top_k: int = -1
     """Candidates kept; <= 0 keeps all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_preset(cls, values: Any) -> Any:
+        preset = SAMPLING_PRESETS.get(str(values.get("preset"))) if isinstance(values, dict) else None
+        return values if preset is None else {**preset, **values}
+
+    @model_validator(mode="after")
+    def _is_the_preset(self) -> Self:
+        for name, value in SAMPLING_PRESETS.get(self.preset or "", {}).items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"{name}: {getattr(self, name)} is not the preset {self.preset}'s {value}; leave out one"
+                )
+        return self
 
 
 class RolloutConfig(Section):
@@ -249,9 +271,12 @@ class OverlongBufferConfig(Section):
 class RewardConfig(Section):
     """How a response is scored."""
 
-    grader: Literal["integer", "number", "custom"] = "integer"
+    grader: Literal["integer", "number", "math_dapo", "math_verify", "symbolic", "custom"] = "integer"
     """`integer`: the last stated answer, as an integer (AIME's rule). `number`: as a number, so that 0.5 is 1/2.
-    `custom`: `custom_reward_function`."""
+    `math_dapo`: verl's, verdict for verdict. `math_verify`: the package's, for symbolic answers. `symbolic`: golds
+    that are numbers as `number`, all others as `math_verify`. `custom`: `custom_reward_function`."""
+    also: tuple[Literal["integer", "number", "math_dapo", "math_verify", "symbolic"], ...] = ()
+    """Graders that grade too, without a say in the reward; how far they agree is logged."""
     custom_reward_function: str | None = None
     """`package.module:function`, called as f(data_source, solution_str, ground_truth, extra_info), which returns
     a float, or a dict with `score`, perhaps `acc` and `pred`, and any numbers to filter on."""
@@ -264,10 +289,29 @@ class RewardConfig(Section):
     overlong_filtering: bool = False
     """Mask truncated responses out of the loss."""
 
+    timeout_s: PositiveFloat | None = 10.0
+    """Seconds that `math_verify`, `symbolic` or a custom function may take for one response, in a process that is
+    killed then; the response counts as wrong. None calls a custom function in the trainer's process, unlimited."""
+    num_workers: PositiveInt = 1
+    """Processes that grade side by side, where grading takes a process."""
+
     @model_validator(mode="after")
     def _custom_has_function(self) -> Self:
         if (self.grader == "custom") != (self.custom_reward_function is not None):
             raise ValueError("grader: custom and custom_reward_function go together; set both or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _symbolic_has_limit(self) -> Self:
+        unlimited = {self.grader, *self.also} & {"math_verify", "symbolic"} if self.timeout_s is None else set()
+        if unlimited:
+            raise ValueError(f"{min(unlimited)} may compute for ever and needs timeout_s; set a number of seconds")
+        return self
+
+    @model_validator(mode="after")
+    def _also_are_others(self) -> Self:
+        if self.grader in self.also or len(set(self.also)) < len(self.also):
+            raise ValueError("also names a grader twice, or the grader of the reward; name each other one once")
         return self
 
 

@@ -1,4 +1,4 @@
-"""Evaluation: n samples a problem, accuracy with its standard error, pass@k and maj@n.
+"""Evaluation: n samples a problem; accuracy (avg@n), pass@k and maj@k, each with its standard error.
 
 Every number comes from `EvaluatedSample`s grouped by problem, so that a file of 960 rows (30 problems, 32
 times) with n = 1 and one of 30 rows with n = 32 give the same numbers. Problems weigh the same, whatever
@@ -15,7 +15,7 @@ from functools import partial
 
 from dapo.accounting import Meter, generation_flops
 from dapo.batch import EvaluatedSample
-from dapo.config import Config
+from dapo.config import Config, SamplingConfig
 from dapo.data import Prompts
 from dapo.model import Policy, flops_per_token
 from dapo.reward import Scorer
@@ -26,7 +26,7 @@ from dapo.seeding import generator_for
 def evaluate(
     policy: Policy, prompts: Prompts, scorer: Scorer, config: Config, meter: Meter, *, repeats: int = 1
 ) -> tuple[EvaluatedSample, ...]:
-    """Sample and grade `val_kwargs.n` x `repeats` responses to each problem.
+    """Sample and grade `samples_per_problem` responses to each problem.
 
     The random numbers depend on the run's seed alone: every evaluation of every trial with that seed meets
     the same noise, and training's own stream is never touched.
@@ -38,9 +38,12 @@ def evaluate(
         config: `rollout.val_kwargs` and the length limit.
         meter: charged as evaluation.
         repeats: how often each problem stands in the file.
+
+    Raises:
+        DapoError: the process that grades can't be started.
     """
     sampling = config.rollout.val_kwargs
-    n = (1 if sampling.temperature == 0.0 else sampling.n) * repeats
+    n = samples_per_problem(sampling, repeats)
     responses = generate(
         policy,
         list(prompts.tokens),
@@ -52,6 +55,10 @@ def evaluate(
         max_num_seqs=config.rollout.max_num_seqs,
         generator=generator_for(config.trainer.seed, "val"),
     )
+    answered = [
+        (problem, response) for problem, group in zip(prompts.problems, responses, strict=True) for response in group
+    ]
+    scores = iter(scorer.score_all(answered))
     samples = []
     for problem, tokens, group in zip(prompts.problems, prompts.tokens, responses, strict=True):
         meter.spend_evaluation(
@@ -59,7 +66,7 @@ def evaluate(
             sum(len(response.token_ids) for response in group),
         )
         for index, response in enumerate(group):
-            score = scorer.score_response(problem, response)
+            score = next(scores)
             samples.append(
                 EvaluatedSample(
                     data_source=problem.data_source,
@@ -76,11 +83,24 @@ def evaluate(
     return tuple(samples)
 
 
-def evaluation_metrics(samples: Iterable[EvaluatedSample]) -> dict[str, float]:
-    """Compute accuracy, its standard error, pass@k, maj@n and lengths, overall and per data source.
+def samples_per_problem(sampling: SamplingConfig, repeats: int) -> int:
+    """Return how many responses each problem has.
 
-    Names are `val/accuracy`, `val/<data_source>/accuracy`, `…/accuracy_se`, `…/pass_at_<k>`, `…/maj_at_<n>`,
-    `…/response_length`; k runs over the powers of 2 up to the fewest samples that a problem has.
+    Greedy ones are all the same; a preset says how many whatever the file; otherwise each row has `n`.
+    """
+    if sampling.temperature == 0.0:
+        return 1
+    return sampling.n if sampling.preset is not None else sampling.n * repeats
+
+
+def evaluation_metrics(samples: Iterable[EvaluatedSample], sampling: SamplingConfig) -> dict[str, float]:
+    """Compute accuracy, pass@k, maj@k, their standard errors and lengths, overall and per data source.
+
+    Names are `val/accuracy`, `val/<data_source>/accuracy`, `…/pass_at_<k>`, `…/maj_at_<k>`, each with `…_se`, and
+    `…/response_length`; k runs over the powers of 2 up to the fewest samples that a problem has, and that number.
+    verl's names for avg@n and maj@n, as it spells them for MLflow, are there too:
+    `val-core/<data_source>/acc/mean_at_<n>` and `…/maj_at_<n>/mean`. Its `best@k` is a bootstrap that is biased
+    low, so pass@k doesn't go by that name. How the samples were drawn is in `val/sampling/…`.
     """
     problems: dict[tuple[str, str], list[EvaluatedSample]] = defaultdict(list)
     for sample in samples:
@@ -91,21 +111,34 @@ def evaluation_metrics(samples: Iterable[EvaluatedSample]) -> dict[str, float]:
     found = _metrics_of(list(problems.values()), "val")
     for source, groups in sources.items():
         found |= _metrics_of(groups, f"val/{source}")
-    return found
+        n = min(map(len, groups))
+        found[f"val-core/{source}/acc/mean_at_{n}"] = found[f"val/{source}/accuracy"]
+        if (majority := found.get(f"val/{source}/maj_at_{n}")) is not None:
+            found[f"val-core/{source}/acc/maj_at_{n}/mean"] = majority
+    return found | {
+        "val/sampling/n": float(min(map(len, problems.values()), default=0)),
+        "val/sampling/temperature": sampling.temperature,
+        "val/sampling/top_p": sampling.top_p,
+        "val/sampling/top_k": float(sampling.top_k),
+    }
 
 
 def _metrics_of(groups: Sequence[Sequence[EvaluatedSample]], prefix: str) -> dict[str, float]:
     if not groups:
         return {}
-    accuracy, error = clustered_mean([_share_right(group) for group in groups])
-    found = {f"{prefix}/accuracy": accuracy, f"{prefix}/accuracy_se": error}
+    found: dict[str, float] = {}
+
+    def note(name: str, per_problem: Sequence[float]) -> None:
+        found[f"{prefix}/{name}"], found[f"{prefix}/{name}_se"] = clustered_mean(per_problem)
+
+    note("accuracy", [_share_right(group) for group in groups])
     found[f"{prefix}/problems"] = float(len(groups))
     fewest = min(map(len, groups))
     for k in _powers_of_two(fewest):
-        chances = [pass_at_k(len(group), sum(sample.correct for sample in group), k) for group in groups]
-        found[f"{prefix}/pass_at_{k}"] = _mean(chances)
-    if fewest > 1 and any(sample.answer for group in groups for sample in group):
-        found[f"{prefix}/maj_at_{fewest}"] = _mean([majority_right(group[:fewest]) for group in groups])
+        note(f"pass_at_{k}", [pass_at_k(len(group), sum(sample.correct for sample in group), k) for group in groups])
+    if any(sample.answer for group in groups for sample in group):
+        for k in sorted({*_powers_of_two(fewest), fewest} - {1}):
+            note(f"maj_at_{k}", [majority_at_k(group, k) for group in groups])
     lengths = [_mean([sample.response_length for sample in group]) for group in groups]
     found[f"{prefix}/response_length"] = _mean(lengths)
     return found
@@ -136,21 +169,30 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
+def majority_at_k(group: Sequence[EvaluatedSample], k: int) -> float:
+    """Unbiased estimate of the chance that the majority of k samples is right: the mean over disjoint blocks of k.
+
+    Args:
+        group: at least k samples of one problem; those beyond the last full block are left out.
+        k: votes.
+    """
+    blocks = [group[start : start + k] for start in range(0, len(group) - k + 1, k)]
+    return _mean([majority_right(block) for block in blocks])
+
+
 def majority_right(group: Sequence[EvaluatedSample]) -> float:
     """Whether the most frequent answer of one problem is right: 1 or 0, or the right ones' share in a tie.
 
     Samples from which no answer could be read have no vote.
     """
-    votes: dict[str, int] = defaultdict(int)
-    right: dict[str, bool] = {}
+    votes: dict[str, list[bool]] = defaultdict(list)
     for sample in group:
         if sample.answer:
-            votes[sample.answer] += 1
-            right[sample.answer] = sample.correct
+            votes[sample.answer].append(sample.correct)
     if not votes:
         return 0.0
-    most = max(votes.values())
-    return _mean([float(right[answer]) for answer, count in votes.items() if count == most])
+    most = max(map(len, votes.values()))
+    return _mean([_mean(right) for right in votes.values() if len(right) == most])
 
 
 def metric_name(text: str) -> str:
@@ -158,13 +200,14 @@ def metric_name(text: str) -> str:
     return re.sub(r"[^\w\-. ]", "_", text)
 
 
-def describe(metrics: Mapping[str, float], config: Config) -> str:
+def describe(metrics: Mapping[str, float]) -> str:
     """One line with the accuracy and how it was sampled: a number without that can't be compared."""
-    sampling = config.rollout.val_kwargs
+    sampling = ", ".join(
+        f"{name}={metrics[f'val/sampling/{name}']:g}" for name in ("n", "temperature", "top_p", "top_k")
+    )
     return (
         f"val/accuracy {metrics['val/accuracy']:.4f} ± {metrics['val/accuracy_se']:.4f} "
-        f"({metrics['val/problems']:.0f} problems, n={sampling.n}, temperature={sampling.temperature}, "
-        f"top_p={sampling.top_p}, top_k={sampling.top_k})"
+        f"({metrics['val/problems']:.0f} problems, {sampling})"
     )
 
 

@@ -68,6 +68,9 @@ def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
 def _data(config: Config) -> Iterator[Fault]:
     """Read both data sets, and measure their prompts where the model's tokenizer is at hand."""
     tokenizer = _tokenizer(config)
+    if config.data.train in GENERATED and GENERATED[config.data.train][0] != "train":
+        need = "a set to train on: this one is for evaluation, which would then measure what was learnt by heart"
+        yield Fault("data.train", repr(config.data.train), need, "set it to arithmetic, or name a file")
     for key, source in (("data.train", config.data.train), ("data.val", config.data.val)):
         if source in GENERATED or (Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE):
             continue

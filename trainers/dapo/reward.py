@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dapo.batch import Problem, Response, RolloutGroup, Score
 from dapo.config import OverlongBufferConfig, RewardConfig
 from dapo.errors import DapoError
-from dapo.graders import PARSERS, grade
+from dapo.grading import Answered, Grader, Verdict, gradable, make_grader
+from dapo.killable import Failed
+from dapo.reward_function import import_reward_function
 
-RewardFunction = Callable[..., Any]
-"""f(data_source, solution_str, ground_truth, extra_info) -> float, or a dict with `score`; as in verl."""
+__all__ = ["Scorer", "gradable", "import_reward_function", "overlong_penalty"]
 
 logger = logging.getLogger(__name__)
-
-
-class BadReward(Exception):
-    """A reward function returned something that is no score."""
-
-
-def import_reward_function(path: str) -> RewardFunction:
-    """Return the function at `package.module:function`.
-
-    Raises:
-        DapoError: the path has another form, or there is no such function.
-    """
-    module_name, separator, name = path.partition(":")
-    if not (module_name and separator and name):
-        raise DapoError("no import path of the form package.module:function")
-    try:
-        found = getattr(importlib.import_module(module_name), name)
-    except Exception as error:
-        raise DapoError(f"it can't be imported ({type(error).__name__}: {error})") from error
-    if not callable(found):
-        raise DapoError("it is no function")
-    return cast(RewardFunction, found)
-
-
-def gradable(grader: str, ground_truth: str) -> bool:
-    """Whether `grader` can ever call an answer to this gold right."""
-    parse = PARSERS.get(grader)
-    return parse is None or parse(ground_truth) is not None
 
 
 def overlong_penalty(length: int, max_response_length: int, buffer: OverlongBufferConfig) -> float:
@@ -64,11 +35,34 @@ def overlong_penalty(length: int, max_response_length: int, buffer: OverlongBuff
     return -buffer.penalty_factor * min(max(over / buffer.len, 0.0), 1.0)
 
 
+@dataclass(slots=True)
+class Agreement:
+    """How another grader's verdicts compare with the reward's own."""
+
+    responses: int = 0
+    failed: int = 0
+    """Responses on which the other grader gave no verdict."""
+    compared: int = 0
+    """Responses on which both gave one."""
+    equal: int = 0
+    right: int = 0
+    """Responses that the other grader calls right."""
+
+    def metrics(self) -> dict[str, float]:
+        """Shares, by the last part of their metric names; none where nothing could be compared."""
+        found = {"failures": float(self.failed)}
+        if self.responses > self.failed:
+            found["acc_mean"] = self.right / (self.responses - self.failed)
+        if self.compared:
+            found["agreement"] = self.equal / self.compared
+        return found
+
+
 class Scorer:
     """Scores responses as one run's config says. A grader that fails fails its response, not the batch."""
 
     def __init__(self, config: RewardConfig, max_response_length: int) -> None:
-        """Resolve the custom function, if there is one.
+        """Make the graders.
 
         Raises:
             DapoError: the custom function can't be imported.
@@ -77,80 +71,107 @@ class Scorer:
         self.max_response_length = max_response_length
         self.failures = 0
         """Responses whose grading failed, so far."""
-        self._function: RewardFunction | None = None
-        if config.custom_reward_function is not None:
-            try:
-                self._function = import_reward_function(config.custom_reward_function)
-            except DapoError as error:
-                raise DapoError(f"reward.custom_reward_function: {config.custom_reward_function}: {error}") from error
+        self._named: set[tuple[str, str]] = set()
+        self._agreement = self._no_agreement()
+        try:
+            self._grader = make_grader(config.grader, config)
+        except DapoError as error:
+            raise DapoError(f"reward.custom_reward_function: {config.custom_reward_function}: {error}") from error
+        self._also: dict[str, Grader] = {name: make_grader(name, config) for name in config.also}
 
     def score(self, groups: Sequence[RolloutGroup]) -> Sequence[RolloutGroup]:
-        """Fill `scores` of every group, and return the groups."""
+        """Fill `scores` of every group, and return the groups.
+
+        Raises:
+            DapoError: the process that grades can't be started.
+        """
+        scores = iter(self.score_all([(group.problem, response) for group in groups for response in group.responses]))
         for group in groups:
-            group.scores = [self.score_response(group.problem, response) for response in group.responses]
+            group.scores = [next(scores) for _ in group.responses]
         return groups
 
     def score_response(self, problem: Problem, response: Response) -> Score:
         """Grade one response, then shape its reward by its length."""
-        graded = self._grade(problem, response)
-        graded.seq_reward = graded.score + overlong_penalty(
-            len(response.token_ids), self.max_response_length, self.config.overlong_buffer
-        )
-        return graded
+        return self.score_all([(problem, response)])[0]
 
-    def _grade(self, problem: Problem, response: Response) -> Score:
-        if self._function is None:
-            correct, answer = grade(PARSERS[self.config.grader], response.text, problem.ground_truth)
-            score = self.config.correct_reward if correct else self.config.wrong_reward
-            return Score(acc=float(correct), score=score, seq_reward=score, answer=answer)
-        try:
-            result = self._function(
-                data_source=problem.data_source,
-                solution_str=response.text,
-                ground_truth=problem.ground_truth,
-                extra_info=dict(problem.extra),
+    def score_all(self, answered: Sequence[tuple[Problem, Response]]) -> list[Score]:
+        """Grade a batch of responses, then shape their rewards by their lengths.
+
+        Raises:
+            DapoError: the process that grades can't be started.
+        """
+        batch = [Answered(problem, response.text) for problem, response in answered]
+        scores = [self._score_of(verdict, item) for verdict, item in zip(self._verdicts(batch), batch, strict=True)]
+        for score, (_, response) in zip(scores, answered, strict=True):
+            score.seq_reward = score.score + overlong_penalty(
+                len(response.token_ids), self.max_response_length, self.config.overlong_buffer
             )
-            return self._interpret(result)
-        except Exception as error:
-            if self.failures == 0:
-                logger.warning(
-                    "the reward function failed on problem %s (%s: %s); such responses count as wrong, "
-                    "and further failures are only counted",
-                    problem.problem_id,
-                    type(error).__name__,
-                    error,
-                )
+        for name, grader in self._also.items():
+            self._compare(name, batch, grader(batch), scores)
+        return scores
+
+    def take_agreement(self, prefix: str) -> dict[str, float]:
+        """Return `<prefix>/also/<grader>/…` of the responses since the last call, for each other grader."""
+        tallies, self._agreement = self._agreement, self._no_agreement()
+        return {
+            f"{prefix}/also/{name}/{part}": value
+            for name, tally in tallies.items()
+            if tally.responses
+            for part, value in tally.metrics().items()
+        }
+
+    def close(self) -> None:
+        """Stop the processes that grade; a later call starts new ones."""
+        for grader in (self._grader, *self._also.values()):
+            grader.close()
+
+    def _no_agreement(self) -> dict[str, Agreement]:
+        return {name: Agreement() for name in self.config.also}
+
+    def _verdicts(self, batch: Sequence[Answered]) -> list[Verdict]:
+        try:
+            return self._grader(batch)
+        except DapoError as error:
+            raise DapoError(f"reward.grader: {self.config.grader}: {error}") from error
+
+    def _score_of(self, verdict: Verdict, answered: Answered) -> Score:
+        if isinstance(verdict, Score):
+            return verdict
+        if isinstance(verdict, Failed):
             self.failures += 1
+            name = "the reward function" if self.config.grader == "custom" else self.config.grader
+            self._name_once(name, verdict, answered.problem, "such responses count as wrong")
             wrong = self.config.wrong_reward
             return Score(acc=0.0, score=wrong, seq_reward=wrong, answer="", failed=True)
+        score = self.config.correct_reward if verdict.correct else self.config.wrong_reward
+        return Score(acc=float(verdict.correct), score=score, seq_reward=score, answer=verdict.answer)
 
-    def _interpret(self, result: object) -> Score:
-        """Read what a custom function returned.
+    def _compare(
+        self, name: str, batch: Sequence[Answered], verdicts: Sequence[Verdict], scores: Sequence[Score]
+    ) -> None:
+        tally = self._agreement[name]
+        for answered, verdict, score in zip(batch, verdicts, scores, strict=True):
+            tally.responses += 1
+            if isinstance(verdict, Failed):
+                tally.failed += 1
+                self._name_once(name, verdict, answered.problem, "such responses aren't compared")
+                continue
+            right = verdict.acc >= 0.5 if isinstance(verdict, Score) else verdict.correct
+            tally.right += right
+            if not score.failed:
+                tally.compared += 1
+                tally.equal += right == (score.acc >= 0.5)
 
-        Without a key `acc`, a response is right if its score reaches `correct_reward`.
-        """
-        values: Mapping[Any, Any] = result if isinstance(result, Mapping) else {"score": result}
-        if "score" not in values:
-            raise BadReward(f"the dict has keys {sorted(map(str, values))} and no 'score'")
-        score = _finite(values["score"])
-        acc = _finite(values["acc"]) if "acc" in values else float(score >= self.config.correct_reward)
-        extra = {
-            str(key): _finite(value)
-            for key, value in values.items()
-            if key not in ("score", "acc") and _is_number(value)
-        }
-        answer = str(values.get("pred", values.get("answer", "")))
-        return Score(acc=acc, score=score, seq_reward=score, answer=answer, extra=extra)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, bool | int | float) or (hasattr(value, "__float__") and not isinstance(value, str))
-
-
-def _finite(value: Any) -> float:
-    if not _is_number(value):
-        raise BadReward(f"{value!r} is no number")
-    number = float(value)
-    if not math.isfinite(number):
-        raise BadReward(f"{number} is not finite")
-    return number
+    def _name_once(self, grader: str, failed: Failed, problem: Problem, effect: str) -> None:
+        """Warn of the first failure of each kind."""
+        if (grader, failed.kind) in self._named:
+            return
+        self._named.add((grader, failed.kind))
+        logger.warning(
+            "%s failed on problem %s (%s: %s); %s, and further failures of this kind are only counted",
+            grader,
+            problem.problem_id,
+            failed.kind,
+            failed.reason,
+            effect,
+        )

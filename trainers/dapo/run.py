@@ -140,8 +140,10 @@ class Run:
                     repeats=self.val_repeats,
                 )
             failures = self.scorer.failures - failures
-            metrics = metrics | evaluation_metrics(samples) | {"val/grader_failures": float(failures)}
-            logger.info("step %d: %s", step, describe(metrics, self.config))
+            metrics = metrics | evaluation_metrics(samples, self.config.rollout.val_kwargs)
+            metrics |= {"val/grader_failures": float(failures)}
+            metrics |= self.scorer.take_agreement("val")
+            logger.info("step %d: %s", step, describe(metrics))
         self.state.cost = self.meter.cost
         self.state.last = StepMetrics(
             step=step,

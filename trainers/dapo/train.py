@@ -10,7 +10,9 @@ from dapo.accounting import RolloutStats, update_flops
 from dapo.advantage import group_relative_advantages
 from dapo.batch import Report, RolloutGroup, TrainBatch
 from dapo.config import Config, FilterGroupsConfig
+from dapo.diagnosis import RolloutDiagnosis
 from dapo.errors import SamplingExhausted
+from dapo.health import diagnose
 from dapo.model import flops_per_token
 from dapo.reference import FORWARD_PASSES, penalise_divergence
 from dapo.run import Run
@@ -56,7 +58,7 @@ def _told(run: Run, report: Report) -> bool:
 def train_step(run: Run) -> dict[str, float]:
     """Do one update: sample until the batch is full, take advantages, update the policy."""
     config, seconds = run.config, run.meter.cost.device_seconds
-    stats = RolloutStats()
+    stats, diagnosis = RolloutStats(), RolloutDiagnosis()
 
     def scored_round(size: int) -> list[RolloutGroup]:
         groups = run.generate(size)
@@ -64,6 +66,7 @@ def train_step(run: Run) -> dict[str, float]:
             run.scorer.score(groups)
         take_off_divergence(run, groups)
         stats.add(groups)
+        diagnosis.add(groups)
         return groups
 
     sampled = sample_batch(run, scored_round)
@@ -76,15 +79,20 @@ def train_step(run: Run) -> dict[str, float]:
     metrics = update_policy(run, batch)
     run.state.step += 1
     spent = run.meter.cost.device_seconds - seconds
-    return {
+    metrics = {
         **sampled.metrics(),
         **stats.metrics(),
+        **diagnosis.metrics(config.data.train_batch_size, config.gen_batch_size),
+        **run.scorer.take_agreement("reward"),
         **metrics,
         "actor/skipped_updates": float(run.state.skipped_updates),
         "data/epoch": run.state.prompts_drawn / len(run.train_prompts),
         "perf/throughput": stats.tokens / spent,
         "timing_s/step": spent,
     }
+    verdict = diagnose(metrics)
+    logger.info("update %d: %s", run.state.step, verdict.words)
+    return metrics | verdict.metrics()
 
 
 def take_off_divergence(run: Run, groups: Sequence[RolloutGroup]) -> None:

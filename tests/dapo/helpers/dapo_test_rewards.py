@@ -1,6 +1,10 @@
 """Reward functions that tests name by import path."""
 
 import math
+import os
+import signal
+import sys
+import time
 from collections.abc import Mapping
 
 EARLY = frozenset("abcdefghijklm")
@@ -33,3 +37,38 @@ def fragile(data_source: str, solution_str: str, ground_truth: str, extra_info: 
     if solution_str == "raise":
         raise KeyError("no such thing")
     return kinds.get(solution_str, {"score": 0.5, "f1": 0.25, "note": "kept out", "acc": 0})
+
+
+def moody(data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]) -> float:
+    """Right or wrong as `letters`, but for one response in three, on which it fails."""
+    if sum(map(ord, solution_str)) % 3 == 0:
+        raise ValueError("not now")
+    return letters(data_source, solution_str, ground_truth, extra_info)
+
+
+def stubborn(data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]) -> float:
+    """Does what no reward function should, where the response asks for it."""
+    if solution_str == "sleep":
+        time.sleep(600)
+    if solution_str == "compute":
+        return float(3**10**9 > 0)  # never lets go of the interpreter
+    if solution_str == "die":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if solution_str == "leave":
+        os._exit(3)
+    if solution_str == "exit":
+        sys.exit("enough")
+    if solution_str == "alarm":
+        signal.alarm(1)  # fails outside the main thread
+    if solution_str == "print":
+        print("no output of the trainer's")
+    return 1.0
+
+
+PROCESSES: list[int] = []
+
+
+def counting(data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]) -> dict:
+    """Tells how often this process called it, and which process that is."""
+    PROCESSES.append(os.getpid())
+    return {"score": 1.0, "calls": len(PROCESSES), "process": os.getpid()}
