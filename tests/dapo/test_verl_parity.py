@@ -12,7 +12,7 @@ import pytest
 import torch
 from dapo.advantage import relative_advantages
 from dapo.batch import EvaluatedSample
-from dapo.config import KLEstimate, RolloutCorrectionConfig
+from dapo.config import KLEstimate, RolloutCorrectionConfig, SamplingConfig
 from dapo.evaluate import evaluation_metrics
 from dapo.kl import kl_estimate
 from dapo.loss import LOSSES, Clip, LossMode, PolicyLoss, TokenBatch, token_weights
@@ -290,7 +290,7 @@ def test_validation_accuracy(verl: SimpleNamespace, seed: int) -> None:
     """avg@n is the same number; std@n is verl's spread within a problem, and no error of the mean."""
     draw = np.random.default_rng(seed)
     rows = [(f"p{number}", str(answer), answer == 0) for number in range(5) for answer in draw.integers(0, 3, 8)]
-    theirs, ours = verl_validation(verl, rows), evaluation_metrics(evaluated(rows))
+    theirs, ours = verl_validation(verl, rows), evaluation_metrics(evaluated(rows), SamplingConfig())
     assert ours["val/accuracy"] == pytest.approx(theirs["mean@8"])
     assert ours["val/set/accuracy"] == pytest.approx(theirs["mean@8"])
 
@@ -303,7 +303,7 @@ def test_majority_vote(verl: SimpleNamespace, answers: list[str]) -> None:
     theirs = verl.metrics.calc_maj_val(
         [{"pred": answer, "val": float(right)} for _, answer, right in rows], vote_key="pred", val_key="val"
     )
-    ours = evaluation_metrics(evaluated(rows)).get(f"val/maj_at_{len(rows)}", theirs)
+    ours = evaluation_metrics(evaluated(rows), SamplingConfig()).get(f"val/maj_at_{len(rows)}", theirs)
     leaders = [answer for answer in set(answers) if answers.count(answer) == counts[0]]
     assert ours == (theirs if len(leaders) == 1 else pytest.approx(("a" in leaders) / len(leaders)))
 
@@ -312,4 +312,4 @@ def test_trap_best_of_32_draws_the_same_sample_twice(verl: SimpleNamespace) -> N
     """One right of 32: some one of 32 is right for certain, but a bootstrap with replacement says 1 - 1/e."""
     rows = [("p", str(number), number == 0) for number in range(32)]
     assert verl_validation(verl, rows)["best@32/mean"] == pytest.approx(1 - math.exp(-1), abs=0.05)
-    assert evaluation_metrics(evaluated(rows))["val/pass_at_32"] == 1.0
+    assert evaluation_metrics(evaluated(rows), SamplingConfig())["val/pass_at_32"] == 1.0
