@@ -106,6 +106,36 @@ def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Pa
             id="a tolerance that nobody reads",
         ),
         pytest.param(
+            {"algorithm": {"filter_groups": {"surplus": "carry"}}, "rollout": {"top_p": 0.9}},
+            "algorithm.filter_groups.surplus",
+            "top_p 0.9",
+            "rollout.top_p: 1",
+            id="no log-probs to carry",
+        ),
+        pytest.param(
+            {"algorithm": {"filter_groups": {"statistic": "mean", "threshold": 0.1, "adaptive": {"enable": True}}}},
+            "algorithm.filter_groups.adaptive.floor",
+            "0.1",
+            "less than algorithm.filter_groups.threshold, which is 0.1",
+            id="nothing to lower",
+        ),
+        pytest.param(
+            {
+                "algorithm": {
+                    "filter_groups": {
+                        "statistic": "mean",
+                        "threshold": 0.3,
+                        "max_num_gen_batches": 0,
+                        "adaptive": {"enable": True},
+                    }
+                }
+            },
+            "algorithm.filter_groups.adaptive.enable",
+            "max_num_gen_batches 0",
+            "a fraction of which",
+            id="a fraction of no cap",
+        ),
+        pytest.param(
             {"reward": {"correct_reward": -1.0}},
             "reward.correct_reward",
             "-1.0",

@@ -60,6 +60,19 @@ class DataConfig(Section):
         return self
 
 
+class AdaptiveConfig(Section):
+    """A filter that gives way when groups run short: late in an update's rounds its bound is lowered, for good."""
+
+    enable: bool = False
+    """Lower `threshold` (`statistic: mean`) or `tolerance` (`spread`) when an update runs short."""
+    start: Fraction = 0.8
+    """After each round from this fraction of `max_num_gen_batches` on, while groups are missing…"""
+    factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.9
+    """… the bound is multiplied by this …"""
+    floor: NonNegativeFloat = 0.1
+    """… but never below this."""
+
+
 class FilterGroupsConfig(Section):
     """Dynamic sampling (DAPO, arXiv 2503.14476, Eq. 11): keep the groups that carry a gradient."""
 
@@ -78,10 +91,19 @@ class FilterGroupsConfig(Section):
     tolerance: NonNegativeFloat = 1e-6
     """A spread up to this counts as equal rewards (0.1 three times has a non-zero standard deviation)."""
     max_num_gen_batches: int = 10
-    """Generation rounds per update; <= 0 is endless."""
-    on_exhausted: Literal["error", "train_partial"] = "error"
-    """Still short of `train_batch_size` groups at the cap: stop the run with a checkpoint, or train on what
-    there is (and skip the update if that is nothing)."""
+    """Generation rounds per update; <= 0 is endless, but for a stop when the whole training set (and at least 512
+    groups) was drawn in a row without one group to keep."""
+    adaptive: AdaptiveConfig = AdaptiveConfig()
+    """Lower the bound late in an update's rounds."""
+    on_exhausted: Literal["error", "train_partial", "relax"] = "error"
+    """Still short of `train_batch_size` groups at the cap: stop the run with a checkpoint; train on what there is
+    (and skip the update if that is nothing); or fill up with the filtered groups nearest to the rule. A group with
+    equal rewards never fills up: it has no gradient, and would only dilute the mean over tokens."""
+    surplus: Literal["drop", "carry"] = "drop"
+    """Groups that passed the filter beyond `train_batch_size`: thrown away (verl), or trained on in the next
+    update, as off-policy data: their ratio is to the policy that generated them."""
+    surplus_max_staleness: PositiveInt = 1
+    """Carried groups that are more than so many updates old are thrown away."""
 
 
 class AlgorithmConfig(Section):

@@ -12,9 +12,9 @@ from dapo.batch import Fault
 from dapo.config import Config
 from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError, DataError
+from dapo.filter_rule import KNOWN_METRICS, filter_rule
 from dapo.model_config import DecoderConfig
 from dapo.reward import import_reward_function
-from dapo.sampling import KNOWN_METRICS
 from dapo.tokenizer import Tokenizer, byte_tokenizer
 
 TINY_HEADS = (4, 2)
@@ -154,6 +154,26 @@ def _filter(config: Config) -> Iterator[Fault]:
         need = f"less than {key}.upper, which is {filtering.upper}"
         yield Fault(f"{key}.threshold", str(filtering.threshold), need, "lower it, or raise upper")
     yield from _unused_bounds(config)
+    yield from _adaptive(config)
+    if filtering.surplus == "carry" and (config.rollout.top_p < 1.0 or config.rollout.top_k > 0):
+        got = f"carry, with top_p {config.rollout.top_p} and top_k {config.rollout.top_k}"
+        need = "rollout.top_p: 1 and top_k: -1, so that the log-probs of generation can be the update's old ones"
+        yield Fault(f"{key}.surplus", got, need, "set these, or surplus: drop")
+
+
+def _adaptive(config: Config) -> Iterator[Fault]:
+    filtering = config.algorithm.filter_groups
+    rule = filter_rule(filtering)
+    if rule is None or not filtering.adaptive.enable:
+        return
+    key = "algorithm.filter_groups.adaptive"
+    if filtering.max_num_gen_batches <= 0:
+        need = "algorithm.filter_groups.max_num_gen_batches > 0, a fraction of which says when to give way"
+        yield Fault(f"{key}.enable", f"true, with max_num_gen_batches {filtering.max_num_gen_batches}", need, "set it")
+    if rule.bound <= filtering.adaptive.floor:
+        name = "tolerance" if filtering.statistic == "spread" else "threshold"
+        need = f"less than algorithm.filter_groups.{name}, which is {rule.bound}: there is nothing to lower"
+        yield Fault(f"{key}.floor", str(filtering.adaptive.floor), need, "lower it, or adaptive.enable: false")
 
 
 def _unused_bounds(config: Config) -> Iterator[Fault]:

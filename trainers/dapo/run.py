@@ -145,6 +145,7 @@ class Run:
             metrics=metrics
             | self.meter.take_seconds()
             | cost_metrics(self.meter.cost)
+            | self.state.token_metrics()
             | {"perf/peak_memory_gb": peak_memory_gb(self.policy.model.head_weight.device)},
             cost=self.meter.cost,
             evaluation=samples,

@@ -9,11 +9,12 @@ from functools import partial
 from dapo.accounting import RolloutStats, update_flops
 from dapo.advantage import group_relative_advantages
 from dapo.batch import Report, RolloutGroup, TrainBatch
-from dapo.config import Config, FilterGroupsConfig
+from dapo.config import Config
 from dapo.errors import SamplingExhausted
 from dapo.model import flops_per_token
+from dapo.plan import describe_outcome, describe_plan, progress_metrics
 from dapo.run import Run
-from dapo.sampling import FilterRule, SampledBatch, dynamic_sampling
+from dapo.sampling import Gathering, SampledBatch, dynamic_sampling
 from dapo.update import policy_update, sequence_lengths
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ def train(config: Config, report: Report) -> None:
         DapoError: the run can't go on (see `dapo.errors`).
     """
     run = Run.start(config)
+    logger.info(describe_plan(config, len(run.train_prompts)))
     if run.state.last is None and config.trainer.val_before_train:
         run.record({})
     if run.state.last is not None and run.state.step == run.total_steps and not run.state.last.final:
@@ -39,6 +41,7 @@ def train(config: Config, report: Report) -> None:
         run.record(train_step(run))
         if not _told(run, report):
             return
+    logger.info(describe_outcome(run.state, config, len(run.train_prompts)))
 
 
 def _told(run: Run, report: Report) -> bool:
@@ -71,14 +74,13 @@ def train_step(run: Run) -> dict[str, float]:
         overlong_filtering=config.reward.overlong_filtering,
     )
     metrics = update_policy(run, batch)
-    run.state.step += 1
+    run.state.close_update(sampled, trained_tokens=sum(map(sum, batch.masks)))
     spent = run.meter.cost.device_seconds - seconds
     return {
         **sampled.metrics(),
         **stats.metrics(),
         **metrics,
-        "actor/skipped_updates": float(run.state.skipped_updates),
-        "data/epoch": run.state.prompts_drawn / len(run.train_prompts),
+        **progress_metrics(run.state, config, len(run.train_prompts)),
         "perf/throughput": stats.tokens / spent,
         "timing_s/step": spent,
     }
@@ -86,30 +88,17 @@ def train_step(run: Run) -> dict[str, float]:
 
 def sample_batch(run: Run, scored_round: Callable[[int], list[RolloutGroup]]) -> SampledBatch:
     """Fill one batch by dynamic sampling, leaving a checkpoint if it runs dry."""
-    settings = run.config.algorithm.filter_groups
-    try:
-        sampled = dynamic_sampling(
-            scored_round,
-            run.config.data.train_batch_size,
-            round_size=run.config.gen_batch_size,
-            rule=filter_rule(settings),
-            metric=settings.metric,
-            max_rounds=settings.max_num_gen_batches,
-            on_exhausted=settings.on_exhausted,
-        )
-    except SamplingExhausted:
+    filtering = run.config.algorithm.filter_groups
+    gathering = Gathering.of(run.config, len(run.train_prompts))
+    sampled = dynamic_sampling(scored_round, gathering, carried=run.state.carried, lowered=run.state.lowered)
+    if sampled.exhausted and filtering.on_exhausted == "error":
+        message = gathering.explain(sampled)
+        run.state.give_up(sampled, carry=filtering.surplus == "carry")
         run.save()
-        raise
+        raise SamplingExhausted(message)
     if sampled.exhausted:
-        logger.warning("update %d trains on a partial batch: %s", run.state.step + 1, sampled.describe())
+        logger.warning("update %d ran out of rounds: %s", run.state.step + 1, sampled.describe())
     return sampled
-
-
-def filter_rule(settings: FilterGroupsConfig) -> FilterRule | None:
-    """Return the rule that a config describes; None if filtering is off."""
-    if not settings.enable:
-        return None
-    return FilterRule(settings.statistic, settings.threshold, settings.upper, settings.tolerance)
 
 
 def update_policy(run: Run, batch: TrainBatch) -> dict[str, float]:

@@ -62,6 +62,10 @@ def policy_update(
     The gradient doesn't depend on how a mini-batch is split into micro-batches. A mini-batch in which every
     token is masked takes no step.
 
+    A carried response was drawn from an earlier policy, so its old log-probs are those of its generation: the
+    ratio is then the importance weight that makes the gradient about the present policy, and the clip bounds
+    how far off-policy it may count. Recomputed log-probs would make the ratio 1, as if it were on-policy.
+
     Args:
         policy: trained in place.
         optimizer: AdamW over the policy's parameters.
@@ -212,8 +216,12 @@ class _Update:
         old = logprobs.detach()
         if self.old_logprobs is not None:
             old = torch.cat([self.old_logprobs[index] for index in indices])
+        rollout = torch.tensor([x for index in indices for x in self.batch.rollout_logprobs[index]], device=device)
         weights = torch.cat([mini.weights[place] for place in packed]).to(device)
         sizes = torch.tensor([len(response) for _, response in sequences], device=device)
+        if any(self.batch.carried):
+            carried = torch.tensor([self.batch.carried[index] for index in indices], device=device)
+            old = torch.where(carried.repeat_interleave(sizes), rollout, old)
         advantages = torch.tensor([self.batch.advantages[index] for index in indices], device=device)
         clips = clipped_loss(
             logprobs,
@@ -227,8 +235,7 @@ class _Update:
         if actor.entropy_coeff:
             loss = policy_loss - actor.entropy_coeff * (entropy * weights).sum()
         torch.autograd.backward(loss)
-        rollout = [value for index in indices for value in self.batch.rollout_logprobs[index]]
-        mismatch = (old - torch.tensor(rollout, device=device)).abs()
+        mismatch = (old - rollout).abs()
         self.totals.add(
             {
                 "actor/entropy": entropy.detach(),
