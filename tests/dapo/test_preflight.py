@@ -135,6 +135,15 @@ def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Pa
             "a fraction of which",
             id="a fraction of no cap",
         ),
+        pytest.param({"rollout": {"pilot_n": 8}}, "rollout.pilot_n", "8", "less than rollout.n", id="all are pilots"),
+        pytest.param({"rollout": {"pilot_n": 1}}, "rollout.pilot_n", "1", "from 2", id="a pilot of one"),
+        pytest.param(
+            {"rollout": {"pilot_n": 4}, "algorithm": {"filter_groups": {"enable": False}}},
+            "rollout.pilot_n",
+            "4",
+            "algorithm.filter_groups.enable: true",
+            id="a pilot that nothing judges",
+        ),
         pytest.param(
             {"reward": {"correct_reward": -1.0}},
             "reward.correct_reward",

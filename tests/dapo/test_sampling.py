@@ -5,7 +5,7 @@ from dapo.batch import Problem, Response, RolloutGroup, Score
 from dapo.config import AdaptiveConfig, Config
 from dapo.errors import DapoError
 from dapo.filter_rule import FilterRule, filter_rule, metric_value
-from dapo.sampling import LEAST_DRY_RUN, Gathering, SampledBatch, dynamic_sampling, tokens_of
+from dapo.sampling import LEAST_DRY_RUN, Gathering, RoundRequest, SampledBatch, dynamic_sampling, tokens_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,9 +16,9 @@ def rounds_of(groups: list[RolloutGroup]):
     """Hand out groups in the sizes that are asked for, and remember the sizes."""
     left, sizes = list(groups), []
 
-    def next_round(size: int) -> list[RolloutGroup]:
-        sizes.append(size)
-        return [left.pop(0) for _ in range(size)]
+    def next_round(request: RoundRequest) -> list[RolloutGroup]:
+        sizes.append(request.size)
+        return [left.pop(0) for _ in range(request.size)]
 
     return next_round, sizes
 
@@ -275,8 +275,9 @@ def test_every_group_and_token_is_in_one_place(rights: list[int], gathering: Gat
     """Over several updates: generated = trained on + filtered + surplus + stale + held, in groups and in tokens."""
     drawn: list[RolloutGroup] = []
 
-    def next_round(size: int) -> list[RolloutGroup]:
-        new = [group_of(len(drawn) + place, rights[(len(drawn) + place) % len(rights)]) for place in range(size)]
+    def next_round(request: RoundRequest) -> list[RolloutGroup]:
+        places = range(len(drawn), len(drawn) + request.size)
+        new = [group_of(place, rights[place % len(rights)]) for place in places]
         drawn.extend(new)
         return new
 

@@ -169,6 +169,8 @@ class TokenAccount:
     """Of good groups that were thrown away at once."""
     stale: int = 0
     """Of good groups that were carried, and thrown away for their age."""
+    pilot: int = 0
+    """Of groups that ended with their pilot."""
 
     def add(self, sampled: SampledBatch, trained: int) -> None:
         """Book one gathering, `trained` tokens of which were in the loss."""
@@ -177,6 +179,7 @@ class TokenAccount:
         self.filtered += sampled.tokens_filtered
         self.surplus += sampled.tokens_surplus
         self.stale += sampled.tokens_stale
+        self.pilot += sampled.tokens_pilot
 
     def metrics(self, held: int, evaluation: int) -> dict[str, float]:
         """Cumulative counts by metric name; `held` tokens wait for the next update."""

@@ -85,6 +85,8 @@ class RolloutGroup:
     """n scores, filled by `score()`."""
     behind: int = 0
     """Updates since it was generated: more than 0 only for surplus that was carried."""
+    pilot_only: bool = False
+    """It ended with its pilot: too few responses to train on."""
 
 
 @dataclass(slots=True)

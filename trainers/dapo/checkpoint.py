@@ -31,6 +31,7 @@ from dapo.config import Config
 from dapo.errors import CheckpointError
 from dapo.model import Policy, load_policy, save_policy
 from dapo.sampling import SampledBatch, tokens_of
+from dapo.selection import Evidence, History
 
 FORMAT = 1
 MANIFEST, STATE, OPTIMIZER, MODEL, PROGRESS = (
@@ -74,6 +75,10 @@ class RunState:
     """Times that an adaptive filter's bound has been lowered."""
     account: TokenAccount = field(default_factory=TokenAccount)
     """Where the generated tokens went."""
+    prompts_chosen: int = 0
+    """Prompts that were asked about because of their history, beside those `prompts_drawn` in order."""
+    history: History = field(default_factory=History)
+    """What is known of each prompt."""
 
     def close_update(self, sampled: SampledBatch, trained_tokens: int) -> None:
         """Note that an update was made (or skipped) with a batch; what was held for the next one is older now."""
@@ -297,6 +302,11 @@ def _group_from(content: Mapping[str, Any]) -> RolloutGroup:
     )
 
 
+def _history_from(content: Mapping[str, Any]) -> History:
+    """JSON's keys are text."""
+    return History({int(index): Evidence(**item) for index, item in content["evidence"].items()})
+
+
 def _state_from(content: Mapping[str, Any]) -> RunState:
     last = content["last"]
     if last is not None:
@@ -307,9 +317,10 @@ def _state_from(content: Mapping[str, Any]) -> RunState:
             **content,
             "cost": Cost(**content["cost"]),
             "last": last,
-            # A checkpoint of an earlier version has neither.
+            # A checkpoint of an earlier version has none of these.
             "carried": [_group_from(group) for group in content.get("carried", ())],
             "account": TokenAccount(**content.get("account", {})),
+            "history": _history_from(content.get("history", {"evidence": {}})),
         }
     )
 

@@ -31,6 +31,20 @@ class ModelConfig(Section):
     """Parameter and activation type."""
 
 
+class SelectionConfig(Section):
+    """Which prompts a generation round asks about; see `dapo.selection`."""
+
+    strategy: Literal["shuffle", "thompson"] = "shuffle"
+    """`shuffle` walks through the training set, in another order each epoch. `thompson` prefers prompts whose pass
+    rate is likely near `target`, by what earlier rounds found."""
+    target: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """Pass rate that is worth most: at 0.5 a group's rewards differ most."""
+    exploration: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
+    """Least share of each round that follows the shuffled order, whatever is known."""
+    forgetting: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
+    """Evidence is discounted by this for each update since: the policy has changed. 1 never forgets."""
+
+
 class DataConfig(Section):
     """Prompts, batch sizes and length limits. Batch sizes count prompts, lengths count tokens."""
 
@@ -50,6 +64,8 @@ class DataConfig(Section):
     """Leave out prompts longer than `max_prompt_length`; the number left out is reported."""
     max_response_length: PositiveInt = 48
     """Generation stops here; such a response counts as truncated."""
+    selection: SelectionConfig = SelectionConfig()
+    """Which prompts are asked about."""
     prompt_template: str | None = None
     """Text around a problem, with `{problem}` in it; None takes the model's own."""
 
@@ -175,6 +191,9 @@ class RolloutConfig(Section):
 
     n: PositiveInt = 8
     """Responses per prompt: the group size G."""
+    pilot_n: PositiveInt | None = None
+    """Sample so many responses first, and the other `n - pilot_n` only for groups whose first ones pass the filter
+    already; None samples all `n` at once. See `dapo.rounds`."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0

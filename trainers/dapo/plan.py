@@ -17,13 +17,18 @@ def planned_epochs(config: Config, prompts: int) -> float:
     return config.trainer.total_training_steps * config.data.train_batch_size / prompts
 
 
+def epochs(state: RunState, prompts: int) -> float:
+    """Prompts asked about so far, over the size of the training set."""
+    return (state.prompts_drawn + state.prompts_chosen) / prompts
+
+
 def progress_metrics(state: RunState, config: Config, prompts: int) -> dict[str, float]:
     """Planned and real updates and epochs, by metric name; `prompts` is the size of the training set."""
     return {
         "actor/skipped_updates": float(state.skipped_updates),
         "actor/updates": float(state.step - state.skipped_updates),
         "actor/updates_planned": float(config.trainer.total_training_steps),
-        "data/epoch": state.prompts_drawn / prompts,
+        "data/epoch": epochs(state, prompts),
         "data/epochs_planned": planned_epochs(config, prompts),
     }
 
@@ -43,7 +48,7 @@ def describe_outcome(state: RunState, config: Config, prompts: int) -> str:
     steps = config.trainer.total_training_steps
     return (
         f"done: {state.step} of {steps} planned updates, {state.skipped_updates} of them skipped; "
-        f"{state.prompts_drawn / prompts:.2f} epochs drawn in {state.rounds} rounds, "
+        f"{epochs(state, prompts):.2f} epochs drawn in {state.rounds} rounds, "
         f"{planned_epochs(config, prompts):.2f} planned without filtering; learning rate "
         f"{learning_rate(config.actor.optim, max(state.step, 1)):.3g}; tokens: "
         + ", ".join(f"{count:.0f} {name.split('/')[1]}" for name, count in state.token_metrics().items())

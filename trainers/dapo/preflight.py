@@ -140,6 +140,7 @@ def _filter(config: Config) -> Iterator[Fault]:
     if n < 2:
         need = "at least 2: one response has nothing to be compared with, and no advantage"
         yield Fault("rollout.n", str(n), need, "raise it")
+    yield from _pilot(config)
     if not filtering.enable:
         return
     key = "algorithm.filter_groups"
@@ -159,6 +160,16 @@ def _filter(config: Config) -> Iterator[Fault]:
         got = f"carry, with top_p {config.rollout.top_p} and top_k {config.rollout.top_k}"
         need = "rollout.top_p: 1 and top_k: -1, so that the log-probs of generation can be the update's old ones"
         yield Fault(f"{key}.surplus", got, need, "set these, or surplus: drop")
+
+
+def _pilot(config: Config) -> Iterator[Fault]:
+    pilot, n = config.rollout.pilot_n, config.rollout.n
+    if pilot is not None and not 2 <= pilot < n:
+        need = f"from 2, so that responses can differ, to less than rollout.n, which is {n}"
+        yield Fault("rollout.pilot_n", str(pilot), need, "correct it, or leave it out")
+    if pilot is not None and not config.algorithm.filter_groups.enable:
+        need = "algorithm.filter_groups.enable: true, whose rule the pilots must pass"
+        yield Fault("rollout.pilot_n", str(pilot), need, "enable it, or leave pilot_n out")
 
 
 def _adaptive(config: Config) -> Iterator[Fault]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dapo.batch import RolloutGroup
 from dapo.config import AdaptiveConfig, Config
@@ -17,6 +17,21 @@ from dapo.filter_rule import FilterRule, check_metric, filter_rule, metric_value
 
 LEAST_DRY_RUN = 512
 """Groups in a row without one to keep, before endless sampling may be called hopeless: a small set deserves luck."""
+
+
+class RoundRequest(NamedTuple):
+    """What a generation round is asked for."""
+
+    size: int
+    """Prompts to generate from."""
+    missing: int
+    """Groups that the batch still lacks."""
+    rule: FilterRule | None
+    """The rule as it stands."""
+
+
+NextRound = Callable[[RoundRequest], Sequence[RolloutGroup]]
+"""Generates and scores one round."""
 
 
 @dataclass(slots=True)
@@ -46,6 +61,8 @@ class SampledBatch:
     tokens_filtered: int = 0
     tokens_surplus: int = 0
     tokens_stale: int = 0
+    tokens_pilot: int = 0
+    """Of groups that ended with their pilot, whether filtered or surplus: counted here and nowhere else."""
     exhausted: bool = False
     """Short of groups at the cap."""
     lowered: int = 0
@@ -81,6 +98,7 @@ class SampledBatch:
             "tokens/filtered": float(self.tokens_filtered),
             "tokens/surplus": float(self.tokens_surplus),
             "tokens/stale": float(self.tokens_stale),
+            "tokens/pilot": float(self.tokens_pilot),
             "tokens/held": float(sum(map(tokens_of, self.held))),
         }
         if self.generated:
@@ -157,7 +175,7 @@ class Gathering:
 
 
 def dynamic_sampling(
-    next_round: Callable[[int], Sequence[RolloutGroup]],
+    next_round: NextRound,
     settings: Gathering,
     *,
     carried: Sequence[RolloutGroup] = (),
@@ -166,7 +184,7 @@ def dynamic_sampling(
     """Gather groups that pass the rule, carrying a partial batch across generation rounds.
 
     Args:
-        next_round: generates and scores so many prompts.
+        next_round: generates and scores a round.
         settings: how to gather.
         carried: surplus of earlier updates, oldest first.
         lowered: times that the rule's bound has been lowered in earlier updates.
@@ -220,17 +238,19 @@ class _Gatherer:
             else:
                 self._keep(group)
 
-    def play(self, next_round: Callable[[int], Sequence[RolloutGroup]]) -> None:
+    def play(self, next_round: NextRound) -> None:
         """Run one round, place its groups, and lower the bound if it is late and groups are still missing."""
-        size = self.settings.round_size
-        groups = next_round(size if self.rule is not None else min(size, self.missing))
+        size = self.settings.round_size if self.rule is not None else min(self.settings.round_size, self.missing)
+        groups = next_round(RoundRequest(size, self.missing, self.rule))
         self.batch.rounds += 1
         if self.rule is not None:
             check_metric(groups, self.settings.metric)
         for group in groups:
             self._count(group)
             self.dry += 1
-            if self._passes(group):
+            if group.pilot_only:
+                self._end_pilot(group)
+            elif self._passes(group):
                 self.dry = 0
                 self._keep(group)
             else:
@@ -269,6 +289,15 @@ class _Gatherer:
         else:
             self.batch.surplus += 1
             self.batch.tokens_surplus += tokens
+
+    def _end_pilot(self, group: RolloutGroup) -> None:
+        """A group that ended with its pilot was filtered, or wasn't needed any more."""
+        self.batch.tokens_pilot += tokens_of(group)
+        if self._passes(group):
+            self.dry = 0
+            self.batch.surplus += 1
+        else:
+            self.batch.filtered += 1
 
     def _reject(self, group: RolloutGroup) -> None:
         self.batch.filtered += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 
 from dapo.accounting import RolloutStats, update_flops
@@ -13,8 +12,9 @@ from dapo.config import Config
 from dapo.errors import SamplingExhausted
 from dapo.model import flops_per_token
 from dapo.plan import describe_outcome, describe_plan, progress_metrics
+from dapo.rounds import scored_round
 from dapo.run import Run
-from dapo.sampling import Gathering, SampledBatch, dynamic_sampling
+from dapo.sampling import Gathering, NextRound, RoundRequest, SampledBatch, dynamic_sampling
 from dapo.update import policy_update, sequence_lengths
 
 logger = logging.getLogger(__name__)
@@ -60,14 +60,12 @@ def train_step(run: Run) -> dict[str, float]:
     config, seconds = run.config, run.meter.cost.device_seconds
     stats = RolloutStats()
 
-    def scored_round(size: int) -> list[RolloutGroup]:
-        groups = run.generate(size)
-        with run.meter.time("reward"):
-            run.scorer.score(groups)
+    def next_round(request: RoundRequest) -> list[RolloutGroup]:
+        groups = scored_round(run, request)
         stats.add(groups)
         return groups
 
-    sampled = sample_batch(run, scored_round)
+    sampled = sample_batch(run, next_round)
     batch = group_relative_advantages(
         sampled.groups,
         normalize=config.algorithm.norm_adv_by_std_in_grpo,
@@ -86,11 +84,11 @@ def train_step(run: Run) -> dict[str, float]:
     }
 
 
-def sample_batch(run: Run, scored_round: Callable[[int], list[RolloutGroup]]) -> SampledBatch:
+def sample_batch(run: Run, next_round: NextRound) -> SampledBatch:
     """Fill one batch by dynamic sampling, leaving a checkpoint if it runs dry."""
     filtering = run.config.algorithm.filter_groups
     gathering = Gathering.of(run.config, len(run.train_prompts))
-    sampled = dynamic_sampling(scored_round, gathering, carried=run.state.carried, lowered=run.state.lowered)
+    sampled = dynamic_sampling(next_round, gathering, carried=run.state.carried, lowered=run.state.lowered)
     if sampled.exhausted and filtering.on_exhausted == "error":
         message = gathering.explain(sampled)
         run.state.give_up(sampled, carry=filtering.surplus == "carry")
