@@ -135,6 +135,27 @@ def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Pa
             "a fraction of which",
             id="a fraction of no cap",
         ),
+        pytest.param(
+            {"algorithm": {"filter_groups": {"surplus_max_staleness": 3}}},
+            "algorithm.filter_groups.surplus_max_staleness",
+            "3",
+            "its default with surplus: drop",
+            id="a limit that nobody reads",
+        ),
+        pytest.param(
+            {"algorithm": {"filter_groups": {"adaptive": {"factor": 0.5}}}},
+            "algorithm.filter_groups.adaptive.factor",
+            "0.5",
+            "its default with enable: false",
+            id="a factor that nobody reads",
+        ),
+        pytest.param(
+            {"data": {"selection": {"target": 0.3}}},
+            "data.selection.target",
+            "0.3",
+            "its default with strategy: shuffle",
+            id="a target that nobody reads",
+        ),
         pytest.param({"rollout": {"pilot_n": 8}}, "rollout.pilot_n", "8", "less than rollout.n", id="all are pilots"),
         pytest.param({"rollout": {"pilot_n": 1}}, "rollout.pilot_n", "1", "from 2", id="a pilot of one"),
         pytest.param(

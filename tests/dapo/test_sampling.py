@@ -270,14 +270,18 @@ GATHERINGS = st.builds(
 )
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=30), GATHERINGS, st.integers(1, 6))
-def test_every_group_and_token_is_in_one_place(rights: list[int], gathering: Gathering, updates: int) -> None:
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.sets(st.integers(1, 40)), GATHERINGS, st.integers(1, 6))
+def test_every_group_and_token_is_in_one_place(
+    rights: list[int], pilots: set[int], gathering: Gathering, updates: int
+) -> None:
     """Over several updates: generated = trained on + filtered + surplus + stale + held, in groups and in tokens."""
     drawn: list[RolloutGroup] = []
 
     def next_round(request: RoundRequest) -> list[RolloutGroup]:
         places = range(len(drawn), len(drawn) + request.size)
         new = [group_of(place, rights[place % len(rights)]) for place in places]
+        for group in new:
+            group.pilot_only = request.rule is not None and len(group.responses[0].token_ids) in pilots
         drawn.extend(new)
         return new
 
@@ -292,7 +296,8 @@ def test_every_group_and_token_is_in_one_place(rights: list[int], gathering: Gat
     assert len({id(group) for group in (*trained, *held)}) == len(trained) + len(held), "nothing is trained on twice"
     total = sum(batch.filtered + batch.surplus + batch.stale for batch in batches)
     assert len(drawn) == len(trained) + total + len(held)
-    tokens = sum(batch.tokens_filtered + batch.tokens_surplus + batch.tokens_stale for batch in batches)
+    wasted = ("tokens_filtered", "tokens_surplus", "tokens_stale", "tokens_pilot")
+    tokens = sum(getattr(batch, kind) for batch in batches for kind in wasted)
     assert sum(map(tokens_of, drawn)) == sum(map(tokens_of, (*trained, *held))) + tokens
     assert sum(batch.generated for batch in batches) == len(drawn)
 
@@ -301,6 +306,7 @@ def check_batch(batch: SampledBatch, gathering: Gathering) -> None:
     assert len(batch.groups) <= gathering.wanted
     assert batch.exhausted or len(batch.groups) == gathering.wanted
     assert batch.tokens_kept == sum(map(tokens_of, batch.groups))
+    assert not any(group.pilot_only for group in (*batch.groups, *batch.held)), "too few responses to train on"
     assert all(group.behind <= gathering.max_staleness for group in batch.groups)
     assert not (batch.held and gathering.surplus == "drop")
     if gathering.max_rounds > 0 and gathering.rule is not None:

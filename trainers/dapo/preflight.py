@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dapo.arithmetic import WORDS
 from dapo.batch import Fault
-from dapo.config import Config
+from dapo.config import Config, Section
 from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError, DataError
 from dapo.filter_rule import KNOWN_METRICS, filter_rule
@@ -37,6 +37,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_batches(config),
         *_lengths(config),
         *_filter(config),
+        *_unread(config),
         *_reward(config),
         *_parallel(config, devices, heads),
         *_run(config),
@@ -154,7 +155,6 @@ def _filter(config: Config) -> Iterator[Fault]:
     if filtering.statistic == "mean" and not filtering.threshold < filtering.upper:
         need = f"less than {key}.upper, which is {filtering.upper}"
         yield Fault(f"{key}.threshold", str(filtering.threshold), need, "lower it, or raise upper")
-    yield from _unused_bounds(config)
     yield from _adaptive(config)
     if filtering.surplus == "carry" and (config.rollout.top_p < 1.0 or config.rollout.top_k > 0):
         got = f"carry, with top_p {config.rollout.top_p} and top_k {config.rollout.top_k}"
@@ -187,18 +187,29 @@ def _adaptive(config: Config) -> Iterator[Fault]:
         yield Fault(f"{key}.floor", str(filtering.adaptive.floor), need, "lower it, or adaptive.enable: false")
 
 
-def _unused_bounds(config: Config) -> Iterator[Fault]:
-    """A bound that was set and that the chosen statistic never reads is a mistake, not a preference."""
-    filtering = config.algorithm.filter_groups
-    unused = ("threshold", "upper") if filtering.statistic == "spread" else ("tolerance",)
-    for name in unused:
-        if getattr(filtering, name) != type(filtering).model_fields[name].default:
-            yield Fault(
-                f"algorithm.filter_groups.{name}",
-                str(getattr(filtering, name)),
-                f"its default with statistic: {filtering.statistic}, which doesn't read it",
-                "leave it out, or set the other statistic",
-            )
+def _unread(config: Config) -> Iterator[Fault]:
+    """A knob that was set and that nothing reads, as the others stand, is a mistake, not a preference."""
+    filtering, selection = config.algorithm.filter_groups, config.data.selection
+    key, adaptive = "algorithm.filter_groups", filtering.adaptive
+    unread: list[tuple[Section, str, tuple[str, ...], str, str]] = []
+    if filtering.enable:
+        bounds = ("threshold", "upper") if filtering.statistic == "spread" else ("tolerance",)
+        unread.append((filtering, key, bounds, f"statistic: {filtering.statistic}", "set the other statistic"))
+        if filtering.surplus == "drop":
+            names: tuple[str, ...] = ("surplus_max_staleness",)
+            unread.append((filtering, key, names, "surplus: drop", "set surplus: carry"))
+        if not adaptive.enable:
+            names = ("start", "factor", "floor")
+            unread.append((adaptive, f"{key}.adaptive", names, "enable: false", "enable it"))
+    if selection.strategy == "shuffle":
+        names = ("target", "exploration", "forgetting")
+        unread.append((selection, "data.selection", names, "strategy: shuffle", "set strategy: thompson"))
+    for section, prefix, names, state, do in unread:
+        for name in names:
+            value = getattr(section, name)
+            if value != type(section).model_fields[name].default:
+                need = f"its default with {state}, which doesn't read it"
+                yield Fault(f"{prefix}.{name}", str(value), need, f"leave it out, or {do}")
 
 
 def _reward(config: Config) -> Iterator[Fault]:
