@@ -39,8 +39,9 @@ class SelectionConfig(Section):
     rate is likely near `target`, by what earlier rounds found."""
     target: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
     """Pass rate that is worth most: at 0.5 a group's rewards differ most."""
-    exploration: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
-    """Least share of each round that follows the shuffled order, whatever is known."""
+    exploration: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """Least share of each round that follows the shuffled order, whatever is known. Less of it asks a few prompts
+    again and again while little of a large set is known, and costs generality."""
     forgetting: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
     """Evidence is discounted by this for each update since: the policy has changed. 1 never forgets."""
 
