@@ -1,3 +1,4 @@
+import hashlib
 import json
 import logging
 from dataclasses import replace
@@ -5,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from dapo.accounting import TokenAccount
 from dapo.batch import Cost, EvaluatedSample, StepMetrics
 from dapo.checkpoint import Checkpoints, RunState
 from dapo.config import Config
@@ -17,7 +19,8 @@ METRICS = StepMetrics(7, 9, {"val/accuracy": 0.1}, Cost(1.5, 2, 0.25), (SAMPLE,)
 
 
 def state_at(step: int) -> RunState:
-    return RunState(step, 40 + step, 10, 1, Cost(1e18, 2**40, 0.1, 3.0, 4, 0.5), METRICS)
+    account = TokenAccount(trained=5, masked=4, filtered=3, surplus=2, stale=1)
+    return RunState(step, 40 + step, 10, 1, Cost(1e18, 2**40, 0.1, 3.0, 4, 0.5), METRICS, lowered=2, account=account)
 
 
 @pytest.fixture
@@ -166,3 +169,18 @@ def test_another_format_is_refused(checkpoints: Checkpoints, trained, monkeypatc
     monkeypatch.undo()
     with pytest.raises(CheckpointError):
         checkpoints.latest(Config())
+
+
+def test_a_checkpoint_of_before_carried_groups_can_be_used(checkpoints: Checkpoints, trained) -> None:
+    """Its state lacks the newer counts, which start at nothing."""
+    path = checkpoints.save(replace(state_at(1), lowered=0, account=TokenAccount()), *trained, Config())
+    content = json.loads((path / "state.json").read_text())
+    for key in ("carried", "lowered", "account"):
+        del content["state"][key]
+    (path / "state.json").write_text(json.dumps(content))
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["state.json"] = hashlib.sha256((path / "state.json").read_bytes()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    found = checkpoints.latest(Config())
+    assert found is not None
+    assert found.state == replace(state_at(1), lowered=0, account=TokenAccount())

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 import torch
-from dapo.config import ActorConfig, PolicyLossConfig
+from dapo.config_actor import ActorConfig, PolicyLossConfig
 from dapo.loss import LOSSES, AggregationMode, Clip, LossMode, PolicyLoss, TokenBatch, token_weights, vanilla_loss
 from hypothesis import given
 from hypothesis import strategies as st

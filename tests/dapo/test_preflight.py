@@ -125,6 +125,66 @@ def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Pa
             id="a tolerance that nobody reads",
         ),
         pytest.param(
+            {"algorithm": {"filter_groups": {"surplus": "carry"}}, "rollout": {"top_p": 0.9}},
+            "algorithm.filter_groups.surplus",
+            "top_p 0.9",
+            "rollout.top_p: 1",
+            id="no log-probs to carry",
+        ),
+        pytest.param(
+            {"algorithm": {"filter_groups": {"statistic": "mean", "threshold": 0.1, "adaptive": {"enable": True}}}},
+            "algorithm.filter_groups.adaptive.floor",
+            "0.1",
+            "less than algorithm.filter_groups.threshold, which is 0.1",
+            id="nothing to lower",
+        ),
+        pytest.param(
+            {
+                "algorithm": {
+                    "filter_groups": {
+                        "statistic": "mean",
+                        "threshold": 0.3,
+                        "max_num_gen_batches": 0,
+                        "adaptive": {"enable": True},
+                    }
+                }
+            },
+            "algorithm.filter_groups.adaptive.enable",
+            "max_num_gen_batches 0",
+            "a fraction of which",
+            id="a fraction of no cap",
+        ),
+        pytest.param(
+            {"algorithm": {"filter_groups": {"surplus_max_staleness": 3}}},
+            "algorithm.filter_groups.surplus_max_staleness",
+            "3",
+            "its default with surplus: drop",
+            id="a limit that nobody reads",
+        ),
+        pytest.param(
+            {"algorithm": {"filter_groups": {"adaptive": {"factor": 0.5}}}},
+            "algorithm.filter_groups.adaptive.factor",
+            "0.5",
+            "its default with enable: false",
+            id="a factor that nobody reads",
+        ),
+        pytest.param(
+            {"data": {"selection": {"target": 0.3}}},
+            "data.selection.target",
+            "0.3",
+            "its default with strategy: shuffle",
+            id="a target that nobody reads",
+        ),
+        pytest.param({"rollout": {"pilot_n": 8}}, "rollout.pilot_n", "8", "less than rollout.n", id="all are pilots"),
+        pytest.param({"rollout": {"pilot_n": 1}}, "rollout.pilot_n", "1", "from 2", id="a pilot of one"),
+        pytest.param(
+            {"rollout": {"pilot_n": 4}, "algorithm": {"filter_groups": {"enable": False}}},
+            "rollout.pilot_n",
+            "4",
+            "algorithm.filter_groups.enable: true",
+            id="a pilot that nothing judges",
+        ),
+        pytest.param(
             {"reward": {"correct_reward": -1.0}},
             "reward.correct_reward",
             "-1.0",

@@ -7,10 +7,10 @@ import pytest
 import torch
 from dapo.batch import StepMetrics
 from dapo.config import Config
+from dapo.filter_rule import FilterRule, metric_value
 from dapo.model import response_logprobs
 from dapo.reference import penalise_divergence
 from dapo.run import Run
-from dapo.sampling import FilterRule, metric_value
 from dapo.train import train
 from safetensors.torch import load_file
 

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from dapo.train import train
 from safetensors.torch import load_file
 
@@ -41,11 +42,23 @@ def lines_until_killed(config: str, kill_after: int | None, delay: float, path: 
     return told
 
 
-def test_killed_anywhere_and_resumed_gives_the_same_weights(make_config, tmp_path: Path) -> None:
+SWITCHES = {
+    "plain": {},
+    "all": {
+        "rollout__pilot_n": 2,
+        "data__selection": {"strategy": "thompson"},
+        "algorithm__filter_groups": {"surplus": "carry", "surplus_max_staleness": 2, "max_num_gen_batches": 50},
+    },
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_killed_anywhere_and_resumed_gives_the_same_weights(make_config, tmp_path: Path, name: str) -> None:
     seed = time.time_ns()
     print(f"kills are drawn from random.Random({seed})")
     rng = random.Random(seed)
     changes = {"trainer__total_training_steps": STEPS, "trainer__save_freq": 3, "data__gen_batch_size": 3}
+    changes |= SWITCHES[name]
     whole, costs = make_config(**changes, trainer__default_local_dir=str(tmp_path / "whole")), {}
 
     def report(step) -> bool:

@@ -12,7 +12,9 @@ from dapo.batch import StepMetrics
 from dapo.checkpoint import Checkpoints
 from dapo.config import Config
 from dapo.errors import CheckpointError, DapoError, SamplingExhausted
+from dapo.rounds import scored_round
 from dapo.run import Run
+from dapo.sampling import RoundRequest
 from dapo.train import train
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -213,7 +215,7 @@ def test_seconds_of_lost_steps_are_kept(make_config, tmp_path: Path) -> None:
 def test_rounds_draw_other_responses_to_the_same_prompt(make_config, tmp_path: Path) -> None:
     (tmp_path / "one.jsonl").write_text('{"problem": "1+1", "answer": 2}')
     fresh = Run.start(make_config(data__train=str(tmp_path / "one.jsonl")))
-    first, second = fresh.generate(1)[0], fresh.generate(1)[0]
+    first, second = (scored_round(fresh, RoundRequest(1, 1, None))[0] for _ in range(2))
     assert first.problem == second.problem
     assert first.responses != second.responses
 

@@ -3,7 +3,8 @@ import copy
 import pytest
 import torch
 from dapo.batch import TrainBatch
-from dapo.config import ActorConfig, Config, OptimConfig
+from dapo.config import Config
+from dapo.config_actor import ActorConfig, OptimConfig
 from dapo.errors import NonFinite
 from dapo.model import Policy, response_logprobs
 from dapo.rollout import generate

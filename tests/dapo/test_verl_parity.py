@@ -12,7 +12,8 @@ import pytest
 import torch
 from dapo.advantage import relative_advantages
 from dapo.batch import EvaluatedSample
-from dapo.config import KLEstimate, RolloutCorrectionConfig, SamplingConfig
+from dapo.config import RolloutCorrectionConfig, SamplingConfig
+from dapo.config_section import KLEstimate
 from dapo.evaluate import evaluation_metrics
 from dapo.kl import kl_estimate
 from dapo.loss import LOSSES, Clip, LossMode, PolicyLoss, TokenBatch, token_weights

@@ -16,12 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from dapo.batch import Cost, Response, RolloutGroup
+from dapo.sampling import SampledBatch
 
 FlopsPerToken = Callable[[float], float]
 """FLOPs of one forward pass over one token with so much context; linear in the context."""
@@ -139,8 +140,10 @@ class RolloutStats:
                 self.kl_penalty += score.kl_penalty
 
     def metrics(self) -> dict[str, float]:
-        """Means and shares over responses, by metric name."""
-        count = max(self.responses, 1)
+        """Means and shares over responses, by metric name; none if nothing was generated."""
+        count = self.responses
+        if count == 0:
+            return {"reward/grader_failures": 0.0}
         return {
             "reward/acc_mean": self.acc / count,
             "reward/score_mean": self.score / count,
@@ -151,6 +154,42 @@ class RolloutStats:
             "response_length/max": float(self.longest),
             "response_length/clip_ratio": self.truncated / count,
         } | ({"reward/kl_penalty_mean": self.kl_penalty / count} if self.kl_penalty else {})
+
+
+@dataclass(slots=True)
+class TokenAccount:
+    """Where every response token went that was generated for training, since the first step.
+
+    With the tokens of groups that are held for the next update the parts add up to `Cost.tokens`, after each
+    update and after a resume. Evaluation has its own count, `Cost.evaluation_tokens`.
+    """
+
+    trained: int = 0
+    """In the loss."""
+    masked: int = 0
+    """In a batch, but out of the loss: of truncated responses, under `reward.overlong_filtering`."""
+    filtered: int = 0
+    """Of groups that the filter dropped."""
+    surplus: int = 0
+    """Of good groups that were thrown away at once."""
+    stale: int = 0
+    """Of good groups that were carried, and thrown away for their age."""
+    pilot: int = 0
+    """Of groups that ended with their pilot."""
+
+    def add(self, sampled: SampledBatch, trained: int) -> None:
+        """Book one gathering, `trained` tokens of which were in the loss."""
+        self.trained += trained
+        self.masked += sampled.tokens_kept - trained
+        self.filtered += sampled.tokens_filtered
+        self.surplus += sampled.tokens_surplus
+        self.stale += sampled.tokens_stale
+        self.pilot += sampled.tokens_pilot
+
+    def metrics(self, held: int, evaluation: int) -> dict[str, float]:
+        """Cumulative counts by metric name; `held` tokens wait for the next update."""
+        parts = {**asdict(self), "held": held, "evaluation": evaluation}
+        return {f"tokens_total/{name}": float(count) for name, count in parts.items()}
 
 
 def cost_metrics(cost: Cost) -> dict[str, float]:

@@ -71,4 +71,5 @@ def group_relative_advantages(
             batch.advantages.append(advantage)
             batch.masks.append([trained] * len(response.token_ids))
             batch.rollout_logprobs.append(response.rollout_logprobs)
+            batch.carried.append(group.behind > 0)
     return batch

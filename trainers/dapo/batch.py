@@ -90,6 +90,10 @@ class RolloutGroup:
     """n responses."""
     scores: list[Score] = field(default_factory=list)
     """n scores, filled by `score()`."""
+    behind: int = 0
+    """Updates since it was generated: more than 0 only for surplus that was carried."""
+    pilot_only: bool = False
+    """It ended with its pilot: too few responses to train on."""
 
 
 @dataclass(slots=True)
@@ -106,6 +110,8 @@ class TrainBatch:
     """B x [R] log-probabilities at generation."""
     group_sizes: list[int] = field(default_factory=list)
     """Responses of each prompt, in order; sums to B."""
+    carried: list[bool] = field(default_factory=list)
+    """[B] True for a response of an earlier policy, whose old log-probs are those of its generation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from dapo.batch import Cost, EvaluatedSample, StepMetrics
+from dapo.accounting import TokenAccount
+from dapo.batch import Cost, EvaluatedSample, Problem, Response, RolloutGroup, Score, StepMetrics
 from dapo.config import Config
 from dapo.errors import CheckpointError
 from dapo.model import Policy, load_policy, save_policy
+from dapo.sampling import SampledBatch, tokens_of
+from dapo.selection import Evidence, History
 
 FORMAT = 1
 MANIFEST, STATE, OPTIMIZER, MODEL, PROGRESS = (
@@ -66,6 +69,38 @@ class RunState:
     cost: Cost = field(default_factory=Cost)
     last: StepMetrics | None = None
     """The last step's report, told again on a resume."""
+    carried: list[RolloutGroup] = field(default_factory=list)
+    """Surplus groups that wait for the next update, oldest first."""
+    lowered: int = 0
+    """Times that an adaptive filter's bound has been lowered."""
+    account: TokenAccount = field(default_factory=TokenAccount)
+    """Where the generated tokens went."""
+    prompts_chosen: int = 0
+    """Prompts that were asked about because of their history, beside those `prompts_drawn` in order."""
+    history: History = field(default_factory=History)
+    """What is known of each prompt."""
+
+    def close_update(self, sampled: SampledBatch, trained_tokens: int) -> None:
+        """Note that an update was made (or skipped) with a batch; what was held for the next one is older now."""
+        self.account.add(sampled, trained_tokens)
+        self.carried, self.lowered = sampled.held, sampled.lowered
+        for group in self.carried:
+            group.behind += 1
+        self.step += 1
+
+    def give_up(self, sampled: SampledBatch, carry: bool) -> None:
+        """Note that sampling ran dry before an update: its good groups wait for a resume, or are surplus."""
+        if carry:
+            sampled.held = sampled.groups + sampled.held
+        else:
+            sampled.tokens_surplus += sampled.tokens_kept
+        sampled.groups, sampled.tokens_kept = [], 0
+        self.account.add(sampled, 0)
+        self.carried, self.lowered = sampled.held, sampled.lowered
+
+    def token_metrics(self) -> dict[str, float]:
+        """Where all tokens went, by metric name."""
+        return self.account.metrics(sum(map(tokens_of, self.carried)), self.cost.evaluation_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +146,7 @@ class Checkpoints:
             work.mkdir()
             save_policy(policy, work / MODEL)
             save_file(_optimizer_tensors(optimizer), work / OPTIMIZER)
-            content = {"format": FORMAT, "state": asdict(state), "config": config.model_dump(mode="json")}
+            content = {"format": FORMAT, "state": _content_of(state), "config": config.model_dump(mode="json")}
             (work / STATE).write_text(json.dumps(content), "utf-8")
             files = [path for path in sorted(work.rglob("*")) if path.is_file()]
             manifest = {str(path.relative_to(work)): _checksum(path) for path in files}
@@ -250,12 +285,44 @@ def _read(path: Path) -> Found:
         raise CheckpointError(f"{path}: damaged ({error})") from error
 
 
+def _content_of(state: RunState) -> dict[str, Any]:
+    """The state as JSON has it. A carried group is scored: its problem's other columns have served their purpose."""
+    carried = [replace(group, problem=replace(group.problem, extra={})) for group in state.carried]
+    return asdict(replace(state, carried=carried))
+
+
+def _group_from(content: Mapping[str, Any]) -> RolloutGroup:
+    return RolloutGroup(
+        **{
+            **content,
+            "problem": Problem(**content["problem"]),
+            "responses": [Response(**response) for response in content["responses"]],
+            "scores": [Score(**score) for score in content["scores"]],
+        }
+    )
+
+
+def _history_from(content: Mapping[str, Any]) -> History:
+    """JSON's keys are text."""
+    return History({int(index): Evidence(**item) for index, item in content["evidence"].items()})
+
+
 def _state_from(content: Mapping[str, Any]) -> RunState:
     last = content["last"]
     if last is not None:
         samples = tuple(EvaluatedSample(**sample) for sample in last["evaluation"])
         last = StepMetrics(**{**last, "cost": Cost(**last["cost"]), "evaluation": samples})
-    return RunState(**{**content, "cost": Cost(**content["cost"]), "last": last})
+    return RunState(
+        **{
+            **content,
+            "cost": Cost(**content["cost"]),
+            "last": last,
+            # A checkpoint of an earlier version has none of these.
+            "carried": [_group_from(group) for group in content.get("carried", ())],
+            "account": TokenAccount(**content.get("account", {})),
+            "history": _history_from(content.get("history", {"evidence": {}})),
+        }
+    )
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

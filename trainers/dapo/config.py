@@ -8,20 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-PositiveInt = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-KLEstimate = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "k3+"]
-"""Estimate of the KL divergence from sampled tokens, by verl's names; see `dapo.kl`."""
-
-
-class Section(BaseModel):
-    """A part of the configuration: frozen, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+from dapo.config_actor import ActorConfig
+from dapo.config_section import Fraction, KLEstimate, NonNegativeFloat, PositiveFloat, PositiveInt, Section
 
 
 class ModelConfig(Section):
@@ -34,6 +24,21 @@ class ModelConfig(Section):
     enable_gradient_checkpointing: bool = False
     """Keep only each layer's input for the backward pass and compute the rest again: the same gradients in less
     memory, for a third more compute in the update."""
+
+
+class SelectionConfig(Section):
+    """Which prompts a generation round asks about; see `dapo.selection`."""
+
+    strategy: Literal["shuffle", "thompson"] = "shuffle"
+    """`shuffle` walks through the training set, in another order each epoch. `thompson` prefers prompts whose pass
+    rate is likely near `target`, by what earlier rounds found."""
+    target: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """Pass rate that is worth most: at 0.5 a group's rewards differ most."""
+    exploration: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """Least share of each round that follows the shuffled order, whatever is known. Less of it asks a few prompts
+    again and again while little of a large set is known, and costs generality."""
+    forgetting: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
+    """Evidence is discounted by this for each update since: the policy has changed. 1 never forgets."""
 
 
 class DataConfig(Section):
@@ -55,6 +60,8 @@ class DataConfig(Section):
     """Leave out prompts longer than `max_prompt_length`; the number left out is reported."""
     max_response_length: PositiveInt = 48
     """Generation stops here; such a response counts as truncated."""
+    selection: SelectionConfig = SelectionConfig()
+    """Which prompts are asked about."""
     prompt_template: str | None = None
     """Text around a problem, with `{problem}` in it; None takes the model's own."""
 
@@ -63,6 +70,19 @@ class DataConfig(Section):
         if self.prompt_template is not None and "{problem}" not in self.prompt_template:
             raise ValueError("prompt_template must contain {problem}")
         return self
+
+
+class AdaptiveConfig(Section):
+    """A filter that gives way when groups run short: late in an update's rounds its bound is lowered, for good."""
+
+    enable: bool = False
+    """Lower `threshold` (`statistic: mean`) or `tolerance` (`spread`) when an update runs short."""
+    start: Fraction = 0.8
+    """After each round from this fraction of `max_num_gen_batches` on, while groups are missing…"""
+    factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.9
+    """… the bound is multiplied by this …"""
+    floor: NonNegativeFloat = 0.1
+    """… but never below this."""
 
 
 class FilterGroupsConfig(Section):
@@ -83,10 +103,19 @@ class FilterGroupsConfig(Section):
     tolerance: NonNegativeFloat = 1e-6
     """A spread up to this counts as equal rewards (0.1 three times has a non-zero standard deviation)."""
     max_num_gen_batches: int = 10
-    """Generation rounds per update; <= 0 is endless."""
-    on_exhausted: Literal["error", "train_partial"] = "error"
-    """Still short of `train_batch_size` groups at the cap: stop the run with a checkpoint, or train on what
-    there is (and skip the update if that is nothing)."""
+    """Generation rounds per update; <= 0 is endless, but for a stop when the whole training set (and at least 512
+    groups) was drawn in a row without one group to keep."""
+    adaptive: AdaptiveConfig = AdaptiveConfig()
+    """Lower the bound late in an update's rounds."""
+    on_exhausted: Literal["error", "train_partial", "relax"] = "error"
+    """Still short of `train_batch_size` groups at the cap: stop the run with a checkpoint; train on what there is
+    (and skip the update if that is nothing); or fill up with the filtered groups nearest to the rule. A group with
+    equal rewards never fills up: it has no gradient, and would only dilute the mean over tokens."""
+    surplus: Literal["drop", "carry"] = "drop"
+    """Groups that passed the filter beyond `train_batch_size`: thrown away (verl), or trained on in the next
+    update, as off-policy data: their ratio is to the policy that generated them."""
+    surplus_max_staleness: PositiveInt = 1
+    """Carried groups that are more than so many updates old are thrown away."""
 
 
 class KLControlConfig(Section):
@@ -129,80 +158,6 @@ class AlgorithmConfig(Section):
     """Dynamic sampling."""
 
 
-class OptimConfig(Section):
-    """AdamW."""
-
-    lr: PositiveFloat = 1e-4
-    """Learning rate after warm-up."""
-    lr_warmup_steps: Annotated[int, Field(ge=0)] = 2
-    """Updates of linear warm-up."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Decoupled weight decay."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """AdamW's moment decays."""
-
-
-class PolicyLossConfig(Section):
-    """Which policy loss."""
-
-    loss_mode: Literal["vanilla", "gspo", "cispo", "geo_mean"] = "vanilla"
-    """`vanilla`: clipped ratios (DAPO Eq. 10). `gspo`: one ratio a sequence (arXiv 2507.18071; clips about 3e-4).
-    `cispo`: clipped weights that keep every token's gradient (arXiv 2506.13585). `geo_mean`: GMPO (arXiv
-    2507.20673; clips about 0.4, of the log-ratio). `gspo` and `geo_mean` are the papers' with
-    `loss_agg_mode: seq-mean-token-mean`."""
-
-
-class ActorConfig(Section):
-    """The policy update."""
-
-    policy_loss: PolicyLossConfig = PolicyLossConfig()
-    """Which policy loss."""
-
-    clip_ratio_low: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
-    """Lower clip of the ratio, epsilon_low (Eq. 10)."""
-    clip_ratio_high: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.28
-    """Upper clip of the ratio, epsilon_high (Eq. 10)."""
-    clip_ratio_c: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10.0
-    """Dual clip: bound of the loss at negative advantages. Only for `loss_mode: vanilla`."""
-    loss_agg_mode: Literal[
-        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean"
-    ] = "token-mean"
-    """`token-mean` divides by the tokens of the whole mini-batch (Eq. 12), never of a micro-batch;
-    `seq-mean-token-sum-norm` by sequences and a constant length (Dr. GRPO)."""
-    loss_scale_factor: PositiveInt | None = None
-    """Tokens: the constant length of `seq-mean-token-sum-norm`; None means `data.max_response_length`."""
-    use_kl_loss: bool = False
-    """Add the KL to the initial policy to the loss; costs one forward pass over each batch."""
-    kl_loss_coef: PositiveFloat = 0.001
-    """Weight of the KL in the loss."""
-    kl_loss_type: KLEstimate = "low_var_kl"
-    """Estimate of the KL in the loss. `kl` (k1) has an expected gradient of zero; `k2`, `k1+` and `k3+` have the
-    KL's own."""
-    ppo_mini_batch_size: PositiveInt | None = None
-    """Prompts (not responses) per optimiser step; None means `data.train_batch_size`, one step per update."""
-    dynamic_bsz_warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Updates over which the batch grows linearly to `data.train_batch_size` prompts: cheap steps first, while the
-    policy changes fast. Rounds of generation grow with it where `data.gen_batch_size` is None."""
-    ppo_epochs: PositiveInt = 1
-    """Passes over each batch."""
-    use_dynamic_bsz: bool = True
-    """Fill micro-batches by `ppo_max_token_len_per_gpu` tokens; off: by `ppo_micro_batch_size_per_gpu` responses.
-    Either way the gradient is the same, and sequences are packed without padding."""
-    ppo_max_token_len_per_gpu: PositiveInt = 8192
-    """Tokens (prompt and response) per micro-batch; must hold the longest sequence. Log-probabilities without
-    gradient go by it in any case."""
-    ppo_micro_batch_size_per_gpu: PositiveInt | None = None
-    """Responses per micro-batch. Only for `use_dynamic_bsz: false`."""
-    entropy_coeff: float = 0.0
-    """Weight of the entropy bonus."""
-    grad_clip: PositiveFloat = 1.0
-    """Global gradient-norm clip."""
-    ulysses_sequence_parallel_size: PositiveInt = 1
-    """Devices that share one sequence in the update."""
-    optim: OptimConfig = OptimConfig()
-    """Optimiser."""
-
-
 SAMPLING_PRESETS: dict[str, dict[str, float]] = {"aime": {"n": 32, "temperature": 1.0, "top_p": 0.7, "top_k": -1}}
 """Evaluation protocols by name. `aime`: DAPO's, avg@32 (arXiv 2503.14476, section 4.1)."""
 
@@ -243,6 +198,9 @@ class RolloutConfig(Section):
 
     n: PositiveInt = 8
     """Responses per prompt: the group size G."""
+    pilot_n: PositiveInt | None = None
+    """Sample so many responses first, and the other `n - pilot_n` only for groups whose first ones pass the filter
+    already; None samples all `n` at once. See `dapo.rounds`."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dapo.config import KLEstimate
+from dapo.config_section import KLEstimate
 
 MAX_LOG_RATIO = 20.0
 MAX_K3 = 10.0

@@ -10,12 +10,13 @@ from pathlib import Path
 from dapo.arithmetic import WORDS
 from dapo.batch import Fault
 from dapo.config import Config
+from dapo.config_section import Section
 from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError, DataError
+from dapo.filter_rule import KNOWN_METRICS, filter_rule
 from dapo.model_config import DecoderConfig
 from dapo.preflight_losses import loss_faults
 from dapo.reward import import_reward_function
-from dapo.sampling import KNOWN_METRICS
 from dapo.tokenizer import Tokenizer, byte_tokenizer
 
 TINY_HEADS = (4, 2)
@@ -38,6 +39,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_batches(config),
         *_lengths(config),
         *_filter(config),
+        *_unread(config),
         *_reward(config),
         *loss_faults(config),
         *_parallel(config, devices, heads),
@@ -145,6 +147,7 @@ def _filter(config: Config) -> Iterator[Fault]:
     if n < 2:
         need = "at least 2: one response has nothing to be compared with, and no advantage"
         yield Fault("rollout.n", str(n), need, "raise it")
+    yield from _pilot(config)
     if not filtering.enable:
         return
     key = "algorithm.filter_groups"
@@ -158,21 +161,61 @@ def _filter(config: Config) -> Iterator[Fault]:
     if filtering.statistic == "mean" and not filtering.threshold < filtering.upper:
         need = f"less than {key}.upper, which is {filtering.upper}"
         yield Fault(f"{key}.threshold", str(filtering.threshold), need, "lower it, or raise upper")
-    yield from _unused_bounds(config)
+    yield from _adaptive(config)
+    if filtering.surplus == "carry" and (config.rollout.top_p < 1.0 or config.rollout.top_k > 0):
+        got = f"carry, with top_p {config.rollout.top_p} and top_k {config.rollout.top_k}"
+        need = "rollout.top_p: 1 and top_k: -1, so that the log-probs of generation can be the update's old ones"
+        yield Fault(f"{key}.surplus", got, need, "set these, or surplus: drop")
 
 
-def _unused_bounds(config: Config) -> Iterator[Fault]:
-    """A bound that was set and that the chosen statistic never reads is a mistake, not a preference."""
+def _pilot(config: Config) -> Iterator[Fault]:
+    pilot, n = config.rollout.pilot_n, config.rollout.n
+    if pilot is not None and not 2 <= pilot < n:
+        need = f"from 2, so that responses can differ, to less than rollout.n, which is {n}"
+        yield Fault("rollout.pilot_n", str(pilot), need, "correct it, or leave it out")
+    if pilot is not None and not config.algorithm.filter_groups.enable:
+        need = "algorithm.filter_groups.enable: true, whose rule the pilots must pass"
+        yield Fault("rollout.pilot_n", str(pilot), need, "enable it, or leave pilot_n out")
+
+
+def _adaptive(config: Config) -> Iterator[Fault]:
     filtering = config.algorithm.filter_groups
-    unused = ("threshold", "upper") if filtering.statistic == "spread" else ("tolerance",)
-    for name in unused:
-        if getattr(filtering, name) != type(filtering).model_fields[name].default:
-            yield Fault(
-                f"algorithm.filter_groups.{name}",
-                str(getattr(filtering, name)),
-                f"its default with statistic: {filtering.statistic}, which doesn't read it",
-                "leave it out, or set the other statistic",
-            )
+    rule = filter_rule(filtering)
+    if rule is None or not filtering.adaptive.enable:
+        return
+    key = "algorithm.filter_groups.adaptive"
+    if filtering.max_num_gen_batches <= 0:
+        need = "algorithm.filter_groups.max_num_gen_batches > 0, a fraction of which says when to give way"
+        yield Fault(f"{key}.enable", f"true, with max_num_gen_batches {filtering.max_num_gen_batches}", need, "set it")
+    if rule.bound <= filtering.adaptive.floor:
+        name = "tolerance" if filtering.statistic == "spread" else "threshold"
+        need = f"less than algorithm.filter_groups.{name}, which is {rule.bound}: there is nothing to lower"
+        yield Fault(f"{key}.floor", str(filtering.adaptive.floor), need, "lower it, or adaptive.enable: false")
+
+
+def _unread(config: Config) -> Iterator[Fault]:
+    """A knob that was set and that nothing reads, as the others stand, is a mistake, not a preference."""
+    filtering, selection = config.algorithm.filter_groups, config.data.selection
+    key, adaptive = "algorithm.filter_groups", filtering.adaptive
+    unread: list[tuple[Section, str, tuple[str, ...], str, str]] = []
+    if filtering.enable:
+        bounds = ("threshold", "upper") if filtering.statistic == "spread" else ("tolerance",)
+        unread.append((filtering, key, bounds, f"statistic: {filtering.statistic}", "set the other statistic"))
+        if filtering.surplus == "drop":
+            names: tuple[str, ...] = ("surplus_max_staleness",)
+            unread.append((filtering, key, names, "surplus: drop", "set surplus: carry"))
+        if not adaptive.enable:
+            names = ("start", "factor", "floor")
+            unread.append((adaptive, f"{key}.adaptive", names, "enable: false", "enable it"))
+    if selection.strategy == "shuffle":
+        names = ("target", "exploration", "forgetting")
+        unread.append((selection, "data.selection", names, "strategy: shuffle", "set strategy: thompson"))
+    for section, prefix, names, state, do in unread:
+        for name in names:
+            value = getattr(section, name)
+            if value != type(section).model_fields[name].default:
+                need = f"its default with {state}, which doesn't read it"
+                yield Fault(f"{prefix}.{name}", str(value), need, f"leave it out, or {do}")
 
 
 def _reward(config: Config) -> Iterator[Fault]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -93,23 +94,23 @@ class Run:
             run.meter.cost = checkpoints.with_lost_seconds(run.state.cost)
         return run
 
-    def generate(self, size: int) -> list[RolloutGroup]:
-        """Sample `rollout.n` responses to each of the next `size` prompts: one generation round."""
-        rollout, prompts, seed = self.config.rollout, self.train_prompts, self.config.trainer.seed
-        indices = prompts.draw(self.state.prompts_drawn, size, seed)
-        self.state.prompts_drawn += size
-        self.state.rounds += 1
+    def generate(self, indices: Sequence[int], n: int, *purpose: object) -> list[RolloutGroup]:
+        """Sample `n` responses to each prompt, given by its position in the training set, and pay for them.
+
+        The random numbers depend on the seed and `purpose` only.
+        """
+        rollout, prompts = self.config.rollout, self.train_prompts
         with self.meter.time("gen"):
             responses = generate(
                 self.policy,
                 [prompts.tokens[index] for index in indices],
-                rollout.n,
+                n,
                 temperature=rollout.temperature,
                 top_p=rollout.top_p,
                 top_k=rollout.top_k,
                 max_response_length=self.config.data.max_response_length,
                 max_num_seqs=rollout.max_num_seqs,
-                generator=generator_for(seed, "rollout", self.state.rounds),
+                generator=generator_for(self.config.trainer.seed, *purpose),
             )
         groups = []
         for index, answers in zip(indices, responses, strict=True):
@@ -151,6 +152,7 @@ class Run:
             metrics=metrics
             | self.meter.take_seconds()
             | cost_metrics(self.meter.cost)
+            | self.state.token_metrics()
             | {"perf/peak_memory_gb": peak_memory_gb(self.policy.model.head_weight.device)},
             cost=self.meter.cost,
             evaluation=samples,

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from functools import partial
 
 from dapo.accounting import RolloutStats, update_flops
 from dapo.advantage import group_relative_advantages
 from dapo.batch import Report, RolloutGroup, TrainBatch
-from dapo.config import Config, FilterGroupsConfig
+from dapo.config import Config
 from dapo.diagnosis import RolloutDiagnosis
 from dapo.errors import SamplingExhausted
 from dapo.health import diagnose
 from dapo.model import flops_per_token
-from dapo.reference import FORWARD_PASSES, penalise_divergence
+from dapo.plan import describe_outcome, describe_plan, progress_metrics
+from dapo.rounds import scored_round
 from dapo.run import Run
-from dapo.sampling import FilterRule, SampledBatch, dynamic_sampling
+from dapo.sampling import Gathering, NextRound, RoundRequest, SampledBatch, dynamic_sampling
 from dapo.update import policy_update, sequence_lengths
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ def train(config: Config, report: Report) -> None:
         DapoError: the run can't go on (see `dapo.errors`).
     """
     run = Run.start(config)
+    logger.info(describe_plan(config, len(run.train_prompts)))
     if run.state.last is None and config.trainer.val_before_train:
         run.record({})
     if run.state.last is not None and run.state.step == run.total_steps and not run.state.last.final:
@@ -42,6 +43,7 @@ def train(config: Config, report: Report) -> None:
         run.record(train_step(run))
         if not _told(run, report):
             return
+    logger.info(describe_outcome(run.state, config, len(run.train_prompts)))
 
 
 def _told(run: Run, report: Report) -> bool:
@@ -60,16 +62,13 @@ def train_step(run: Run) -> dict[str, float]:
     config, seconds = run.config, run.meter.cost.device_seconds
     stats, diagnosis = RolloutStats(), RolloutDiagnosis()
 
-    def scored_round(size: int) -> list[RolloutGroup]:
-        groups = run.generate(size)
-        with run.meter.time("reward"):
-            run.scorer.score(groups)
-        take_off_divergence(run, groups)
+    def next_round(request: RoundRequest) -> list[RolloutGroup]:
+        groups = scored_round(run, request)
         stats.add(groups)
         diagnosis.add(groups)
         return groups
 
-    sampled = sample_batch(run, scored_round)
+    sampled = sample_batch(run, next_round)
     batch = group_relative_advantages(
         sampled.groups,
         estimator=config.algorithm.adv_estimator,
@@ -77,16 +76,15 @@ def train_step(run: Run) -> dict[str, float]:
         overlong_filtering=config.reward.overlong_filtering,
     )
     metrics = update_policy(run, batch)
-    run.state.step += 1
+    run.state.close_update(sampled, trained_tokens=sum(map(sum, batch.masks)))
     spent = run.meter.cost.device_seconds - seconds
     metrics = {
         **sampled.metrics(),
         **stats.metrics(),
-        **diagnosis.metrics(config.data.train_batch_size, config.gen_batch_size),
+        **diagnosis.metrics(config.train_batch_size_at(run.state.step), config.gen_batch_size_at(run.state.step)),
         **run.scorer.take_agreement("reward"),
         **metrics,
-        "actor/skipped_updates": float(run.state.skipped_updates),
-        "data/epoch": run.state.prompts_drawn / len(run.train_prompts),
+        **progress_metrics(run.state, config, len(run.train_prompts)),
         "perf/throughput": stats.tokens / spent,
         "timing_s/step": spent,
     }
@@ -95,42 +93,19 @@ def train_step(run: Run) -> dict[str, float]:
     return metrics | verdict.metrics()
 
 
-def take_off_divergence(run: Run, groups: Sequence[RolloutGroup]) -> None:
-    """Put the KL to the reference into the rewards, if it belongs there, and count what that cost."""
-    if run.reference is None or not run.config.algorithm.use_kl_in_reward:
-        return
-    with run.meter.time("ref"):
-        lengths = penalise_divergence(groups, run.policy, run.reference, run.config)
-    run.meter.spend(update_flops(lengths, 0, FORWARD_PASSES, partial(flops_per_token, run.policy.config)))
-
-
-def sample_batch(run: Run, scored_round: Callable[[int], list[RolloutGroup]]) -> SampledBatch:
+def sample_batch(run: Run, next_round: NextRound) -> SampledBatch:
     """Fill one batch by dynamic sampling, leaving a checkpoint if it runs dry."""
-    settings = run.config.algorithm.filter_groups
-    step = run.state.step + 1
-    try:
-        sampled = dynamic_sampling(
-            scored_round,
-            run.config.train_batch_size_at(step),
-            round_size=run.config.gen_batch_size_at(step),
-            rule=filter_rule(settings),
-            metric=settings.metric,
-            max_rounds=settings.max_num_gen_batches,
-            on_exhausted=settings.on_exhausted,
-        )
-    except SamplingExhausted:
+    filtering = run.config.algorithm.filter_groups
+    gathering = Gathering.of(run.config, len(run.train_prompts), run.state.step + 1)
+    sampled = dynamic_sampling(next_round, gathering, carried=run.state.carried, lowered=run.state.lowered)
+    if sampled.exhausted and filtering.on_exhausted == "error":
+        message = gathering.explain(sampled)
+        run.state.give_up(sampled, carry=filtering.surplus == "carry")
         run.save()
-        raise
+        raise SamplingExhausted(message)
     if sampled.exhausted:
-        logger.warning("update %d trains on a partial batch: %s", step, sampled.describe())
+        logger.warning("update %d ran out of rounds: %s", run.state.step + 1, sampled.describe())
     return sampled
-
-
-def filter_rule(settings: FilterGroupsConfig) -> FilterRule | None:
-    """Return the rule that a config describes; None if filtering is off."""
-    if not settings.enable:
-        return None
-    return FilterRule(settings.statistic, settings.threshold, settings.upper, settings.tolerance)
 
 
 def update_policy(run: Run, batch: TrainBatch) -> dict[str, float]:

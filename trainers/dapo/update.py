@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from dapo.batch import TrainBatch
-from dapo.config import ActorConfig, Config, OptimConfig
+from dapo.config import Config
+from dapo.config_actor import ActorConfig, OptimConfig
 from dapo.errors import NonFinite
 from dapo.kl import kl_estimate
 from dapo.loss import LOSSES, Clip, PolicyLoss, TokenBatch, token_weights
@@ -69,6 +70,10 @@ def policy_update(
 
     The gradient doesn't depend on how a mini-batch is split into micro-batches. A mini-batch in which every
     token is masked takes no step.
+
+    A carried response was drawn from an earlier policy, so its old log-probs are those of its generation: the
+    ratio is then the importance weight that makes the gradient about the present policy, and the clip bounds
+    how far off-policy it may count. Recomputed log-probs would make the ratio 1, as if it were on-policy.
 
     Args:
         policy: trained in place.
@@ -280,16 +285,23 @@ class _Update:
         if self.old_logprobs is not None:
             old = torch.cat([self.old_logprobs[index] for index in indices])
         lengths = torch.tensor([len(self.batch.sequences[index][1]) for index in indices], device=device)
+        if any(self.batch.carried):
+            carried = torch.tensor([self.batch.carried[index] for index in indices], device=device)
+            old = torch.where(carried.repeat_interleave(lengths), self._rollout_logprobs(indices, device), old)
         advantages = torch.tensor([self.batch.advantages[index] for index in indices], device=device)
         return TokenBatch(logprobs, old, advantages.repeat_interleave(lengths), (weights > 0).float(), lengths)
+
+    def _rollout_logprobs(self, indices: list[int], device: torch.device) -> Tensor:
+        """[T] log-probs that these sequences were sampled with."""
+        values = [value for index in indices for value in self.batch.rollout_logprobs[index]]
+        return torch.tensor(values, device=device)
 
     def _policy_loss(self, tokens: TokenBatch, indices: list[int]) -> tuple[PolicyLoss, dict[str, Tensor]]:
         """Return the loss per token, corrected for the rollout's mismatch if that is on, and [T] metrics."""
         actor, correction = self.config.actor, self.config.algorithm.rollout_correction
         mode = actor.policy_loss.loss_mode
         found = LOSSES[mode](tokens, Clip(actor.clip_ratio_low, actor.clip_ratio_high, actor.clip_ratio_c))
-        values = [value for index in indices for value in self.batch.rollout_logprobs[index]]
-        rollout = torch.tensor(values, device=tokens.logprobs.device)
+        rollout = self._rollout_logprobs(indices, tokens.logprobs.device)
         mismatch = (tokens.old_logprobs - rollout).abs()
         self.totals.mismatch = max(self.totals.mismatch, (mismatch * tokens.mask).max().item())
         metrics = {

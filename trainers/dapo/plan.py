@@ -1,0 +1,55 @@
+"""What a run plans, and what became of it: updates are what is counted, whatever dynamic sampling costs.
+
+Public trainers mix the two units up (verl-project/verl#991: the total was counted in generation batches and the
+steps in updates, so that a run never reached its end and its learning rate followed the wrong horizon). Here the
+plan, the learning rate, evaluation and checkpoints go by updates; epochs are a result, not a plan.
+"""
+
+from __future__ import annotations
+
+from dapo.checkpoint import RunState
+from dapo.config import Config
+from dapo.update import learning_rate
+
+
+def planned_epochs(config: Config, prompts: int) -> float:
+    """Passes over the training set that the planned updates train on: those drawn if nothing were filtered."""
+    return sum(map(config.train_batch_size_at, range(1, config.trainer.total_training_steps + 1))) / prompts
+
+
+def epochs(state: RunState, prompts: int) -> float:
+    """Prompts asked about so far, over the size of the training set."""
+    return (state.prompts_drawn + state.prompts_chosen) / prompts
+
+
+def progress_metrics(state: RunState, config: Config, prompts: int) -> dict[str, float]:
+    """Planned and real updates and epochs, by metric name; `prompts` is the size of the training set."""
+    return {
+        "actor/skipped_updates": float(state.skipped_updates),
+        "actor/updates": float(state.step - state.skipped_updates),
+        "actor/updates_planned": float(config.trainer.total_training_steps),
+        "data/epoch": epochs(state, prompts),
+        "data/epochs_planned": planned_epochs(config, prompts),
+    }
+
+
+def describe_plan(config: Config, prompts: int) -> str:
+    """The plan in one line."""
+    steps, optim = config.trainer.total_training_steps, config.actor.optim
+    return (
+        f"plan: {steps} updates of {config.data.train_batch_size} prompts x {config.rollout.n} responses, "
+        f"{planned_epochs(config, prompts):.2f} epochs of {prompts} prompts if nothing is filtered; learning rate "
+        f"{learning_rate(optim, 1):.3g} at the first update, {learning_rate(optim, steps):.3g} at the last"
+    )
+
+
+def describe_outcome(state: RunState, config: Config, prompts: int) -> str:
+    """What became of the plan, in one line."""
+    steps = config.trainer.total_training_steps
+    return (
+        f"done: {state.step} of {steps} planned updates, {state.skipped_updates} of them skipped; "
+        f"{epochs(state, prompts):.2f} epochs drawn in {state.rounds} rounds, "
+        f"{planned_epochs(config, prompts):.2f} planned without filtering; learning rate "
+        f"{learning_rate(config.actor.optim, max(state.step, 1)):.3g}; tokens: "
+        + ", ".join(f"{count:.0f} {name.split('/')[1]}" for name, count in state.token_metrics().items())
+    )
