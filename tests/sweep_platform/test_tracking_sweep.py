@@ -6,6 +6,8 @@ import pytest
 from mlflow.entities import Run
 from real_sweep import STEPS, TRIALS, run_real_sweep
 from run_ledger import Ledger
+from sweep_platform.home import Home
+from sweep_platform.spec.metrics import exists
 from sweep_platform.tracking import Store
 
 TRAINED = {
@@ -82,3 +84,10 @@ def test_config_samples_and_frontier_are_files(runs: dict[str, Run], store: Stor
 
     assert files("small/01") == {"config.yaml", "samples.json"}
     assert files("small@1") == {"spec.yaml", "frontier.html", "frontier.png", "frontier.json"}
+
+
+def test_whatever_a_trial_reports_can_be_an_objective_or_a_bound(store: Store, folder: Path) -> None:
+    with Ledger.open(Home(folder / "home").ledger_url) as ledger:
+        reported = {name for observation in ledger.observations(1) for name in observation.metrics}
+    assert {"health/code", "val/aime/pass_at_2_se", "filter/mixed_at_2"} <= reported
+    assert sorted(name for name in reported if not exists(name)) == []

@@ -15,34 +15,32 @@ NAMES = (
     "cost/flops",
     "cost/tokens",
     "cost/device_seconds",
-    "reward/acc_mean",
-    "reward/score_mean",
-    "filter/yield",
-    "filter/rounds",
-    "filter/all_right",
-    "filter/all_wrong",
-    "actor/pg_loss",
-    "actor/entropy",
-    "actor/pg_clipfrac",
-    "actor/pg_clipfrac_lower",
-    "actor/ppo_kl",
-    "actor/grad_norm",
-    "actor/lr",
-    "response_length/mean",
-    "response_length/max",
-    "response_length/clip_ratio",
-    "tokens/kept",
-    "tokens/filtered",
-    "tokens/surplus",
-    "perf/throughput",
-    "perf/peak_memory_gb",
-    "timing_s/gen",
-    "timing_s/reward",
-    "timing_s/update_actor",
-    "timing_s/testing",
+    *("val/grader_failures", "val/problems", "val/response_length"),
+    *(f"reward/{name}" for name in ("acc_mean", "score_mean", "seq_reward_mean", "overlong_penalised")),
+    *("reward/grader_failures", "reward/failed_share"),
+    *(f"filter/{name}" for name in ("yield", "rounds", "expected_rounds", "all_right", "all_wrong", "exhausted")),
+    *(f"filter/groups{name}" for name in ("", "_generated", "_filtered", "_relaxed", "_surplus", "_stale")),
+    *("filter/groups_carried", "filter/groups_held", "filter/lowered"),
+    *(f"actor/{name}" for name in ("pg_loss", "kl_loss", "entropy", "pg_clipfrac", "pg_clipfrac_lower", "ppo_kl")),
+    *(f"actor/{name}" for name in ("grad_norm", "lr", "optimizer_steps", "updates", "updates_planned")),
+    "actor/skipped_updates",
+    *("data/epoch", "data/epochs_planned"),
+    *(f"rollout/{name}" for name in ("logprob_diff_mean", "logprob_diff_max", "is_weight_mean", "is_truncated")),
+    *(f"response_length/{name}" for name in ("mean", "max", "p50", "p90", "p99", "clip_ratio")),
+    *(f"tokens/{name}" for name in ("kept", "filtered", "surplus", "stale", "pilot", "held")),
+    *(f"tokens_total/{name}" for name in ("trained", "masked", "filtered", "surplus", "stale", "pilot", "held")),
+    "tokens_total/evaluation",
+    *("health/code", "health/findings"),
+    *("perf/throughput", "perf/peak_memory_gb"),
+    *(f"timing_s/{name}" for name in ("step", "gen", "reward", "ref", "update_actor", "testing")),
 )
 NEED = f"a metric that trials report, such as {', '.join(NAMES[:5])}"
-_PER_SET = re.compile(r"val/[\w.-]+/(accuracy|pass_at_\d+|maj_at_\d+|best_at_\d+)|val/(pass_at|maj_at|best_at)_\d+")
+_FAMILY = re.compile(
+    r"val/([\w.-]+/)?((accuracy|(pass|maj)_at_\d+)(_se)?|problems|response_length)|val/sampling/(n|temperature|top_[pk])"
+    r"|val-core/[\w.-]+/acc/(mean_at_\d+|maj_at_\d+/mean)|filter/mixed_at_\d+"
+    r"|(reward|val)/also/\w+/(agreement|acc_mean|failures)"
+)
+"""Names with a data set, a number of samples or a grader in them."""
 _BOUND = re.compile(r"\s*([A-Za-z_]\w*(?:/[\w.-]+)+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -54,7 +52,7 @@ _HOLDS: dict[str, Callable[[float, float], bool]] = {
 
 def exists(metric: str) -> bool:
     """Whether a trial can report a metric of this name."""
-    return (metric in NAMES and "<" not in metric) or _PER_SET.fullmatch(metric) is not None
+    return (metric in NAMES and "<" not in metric) or _FAMILY.fullmatch(metric) is not None
 
 
 def advice(metric: str) -> str:
