@@ -17,7 +17,7 @@ from run_ledger.errors import ForeignDatabase, LedgerError
 
 APPLICATION_ID = 0x52554E4C
 """Marks an SQLite file as a ledger, in its header ("RUNL"): https://www.sqlite.org/fileformat.html#application_id."""
-_NEED_URL = "sqlite:///path or postgresql+psycopg://user@host/database"
+_NEED_URL = "sqlite:///path or postgresql://user@host/database"
 _NEED_FILE = "a ledger, or a path where no file is yet"
 
 
@@ -31,6 +31,8 @@ def parse(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError as error:
         raise LedgerError(f"the URL {url!r}", _NEED_URL, "correct it") from error
+    if parsed.drivername in ("postgresql", "postgres"):  # as other tools write it
+        parsed = parsed.set(drivername="postgresql+psycopg")
     shown = parsed.render_as_string(hide_password=True)
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
         raise LedgerError(f"the URL {shown}", _NEED_URL, "use one of these two forms")

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import dapo.preflight
 import pytest
 from dapo.batch import Fault
 from dapo.config import Config
@@ -372,3 +373,26 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         "rollout.tensor_model_parallel_size",
         "algorithm.filter_groups.metric",
     }
+
+
+def test_rounds_that_can_never_fill_the_batch_are_refused() -> None:
+    tree: dict[str, Any] = {"data": {"train_batch_size": 16, "gen_batch_size": 8}}
+    rounds = {"algorithm": {"filter_groups": {"max_num_gen_batches": 1}}}
+    key = "algorithm.filter_groups.max_num_gen_batches"
+    assert "1 rounds of 8 prompts" in faults(**tree, **rounds)[key].got
+    assert faults(**tree, algorithm={"filter_groups": {"max_num_gen_batches": 2}}) == {}
+    partial = {"filter_groups": {"max_num_gen_batches": 1, "on_exhausted": "train_partial"}}
+    assert faults(**tree, algorithm=partial) == {}
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"problem": "1+1", "answer": 2}\n')
+    reads = []
+    load = dapo.preflight.load_dataset
+    monkeypatch.setattr("dapo.preflight.load_dataset", lambda *args: reads.append(args) or load(*args))
+    for _ in range(3):
+        assert faults(data={"train": str(path)}) == {}
+    assert len(reads) == 1
+    path.write_text("{}\n")
+    assert "data.train" in faults(data={"train": str(path)})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from run_ledger import ForeignDatabase, Ledger, LedgerError
+from run_ledger.place import parse
 from small_ledger import held, trial
 
 
@@ -78,7 +79,7 @@ def test_a_program_at_work_is_not_disturbed(tmp_path: Path) -> None:
         "sqlite:///:memory:",
         "sqlite:///ledger.db?mode=ro",
         "sqlite+aiosqlite:///ledger.db",
-        "postgresql://me:secret@host/database",
+        "postgresql+psycopg2://me:secret@host/database",
         "postgresql+asyncpg://me:secret@host/database",
         "mysql://me:secret@host/database",
         "nosuch://x",
@@ -172,3 +173,7 @@ def test_a_folder_without_the_rights_is_told(public: Path) -> None:
         Ledger.open(f"sqlite:///{public}/ledger.db")
     public.chmod(0o755)
     assert list(public.iterdir()) == []
+
+
+def test_a_plain_postgresql_address_is_taken() -> None:
+    assert parse("postgresql://user@host/base").drivername == "postgresql+psycopg"

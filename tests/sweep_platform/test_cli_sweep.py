@@ -95,7 +95,7 @@ def test_an_interrupted_sweep_says_how_to_go_on_and_goes_on(platform: Shell) -> 
     process = start(platform)
     shown, told = process.communicate(timeout=60)
     assert (process.returncode, told) == (0, "")
-    assert f"{finished} already finished" in shown and f"trial {finished} started again from step" in shown
+    assert f"{finished} already finished" in shown and f"trial {finished} started again, attempt 2" in shown
     trials = platform("status", "toy", "--json").json["trials"]
     assert [(trial["number"], trial["state"]) for trial in trials] == [(number, "complete") for number in range(4)]
     assert [trial["attempts"] for trial in trials] == [1 + (number == finished) for number in range(4)]

@@ -82,6 +82,16 @@ def test_the_config_that_runs_has_its_folder_and_threads(ledger: Ledger, home: H
     assert ledger.trials(driver.sweep.id)[0].config["trainer"]["default_local_dir"] is None
 
 
+def test_checkpoints_of_another_ledger_are_set_aside(ledger: Ledger, home: Home) -> None:
+    folder = home.root / "trials" / "toy@1" / "0"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text("{}")
+    with open_sweep(ledger, toy_spec(), home) as driver:
+        assigned(driver)
+    assert not folder.exists()
+    assert (folder.with_name("0.superseded-1") / "state.json").exists()
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "high", None])
 @pytest.mark.parametrize("name", ["val/accuracy", "actor/pg_loss"])
 def test_what_is_no_finite_number_ends_that_trial_only(ledger: Ledger, home: Home, name: str, value: Any) -> None:

@@ -337,3 +337,15 @@ def test_any_override_loads_or_is_a_fault(text: str) -> None:
         load_spec(AIME, [text])
     except BadInput as error:
         assert all(": got " in line for line in str(error).splitlines() if line)
+
+
+def test_a_value_for_what_is_searched_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"override:config.trainer.total_training_steps: got a value .*; .*~search"):
+        load_spec(AIME, ["config.trainer.total_training_steps=2"])
+    assert load_spec(AIME, ["config.trainer.total_training_steps=2", "~search.trainer.total_training_steps"])
+
+
+def test_a_grid_has_no_continuous_range() -> None:
+    with pytest.raises(BadInput, match="threshold: got a continuous range; need a finite one"):
+        load_spec(AIME, ["sampler=grid"])
+    assert load_spec(AIME, ["sampler=grid", "+search.algorithm.filter_groups.threshold.step=0.1"])

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from dapo.accounting import TokenAccount
@@ -156,7 +157,7 @@ class Checkpoints:
             target = self._free_name(state.step)
             work.rename(target)
             _sync(self.folder)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             raise CheckpointError(f"trainer.default_local_dir: {self.folder} can't be written ({error})") from error
         for _, old in self._paths()[: -self.keep]:
             shutil.rmtree(old, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from dapo.arithmetic import WORDS
@@ -21,6 +22,10 @@ from dapo.tokenizer import Tokenizer, byte_tokenizer
 
 TINY_HEADS = (4, 2)
 """Attention heads and key-value heads of the embedded model (`dapo.warmstart.SHAPE`)."""
+Stamp = tuple[int, int] | None
+"""Of a file: when it changed, and its size; None where there is none."""
+Stamped = tuple[str, Stamp]
+"""A path and its stamp."""
 LARGE_FILE = 64 * 2**20
 """Bytes; data files beyond this are read when the run starts, not twice."""
 
@@ -37,6 +42,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *model_faults,
         *_data(config),
         *_batches(config),
+        *_fills(config),
         *_lengths(config),
         *_filter(config),
         *_unread(config),
@@ -69,7 +75,6 @@ def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
 
 def _data(config: Config) -> Iterator[Fault]:
     """Read both data sets, and measure their prompts where the model's tokenizer is at hand."""
-    tokenizer = _tokenizer(config)
     if config.data.train in GENERATED and GENERATED[config.data.train][0] != "train":
         need = "a set to train on: this one is for evaluation, which would then measure what was learnt by heart"
         yield Fault("data.train", repr(config.data.train), need, "set it to arithmetic, or name a file")
@@ -77,30 +82,56 @@ def _data(config: Config) -> Iterator[Fault]:
         if source in GENERATED or (Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE):
             continue
         try:
-            dataset = load_dataset(source, config.reward.grader)
+            dataset = _dataset(source, _stamp(source), config.reward.grader)
         except DataError as error:
             for fault in error.faults:
                 got = f"{source!r}, {fault.got}" if fault.key == source else f"{fault.key}: {fault.got}"
                 yield Fault(key, got, fault.need, fault.do)
         else:
-            if tokenizer is not None and not config.data.filter_overlong_prompts:
-                yield from _prompt_lengths(config, dataset, tokenizer, key)
+            if not config.data.filter_overlong_prompts:
+                yield from _prompt_lengths(config, dataset, source, key)
 
 
-def _tokenizer(config: Config) -> Tokenizer | None:
+def _stamp(path: str) -> Stamp:
+    """What changes when a file does; None where there is none."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+@lru_cache(maxsize=8)
+def _dataset(source: str, stamp: Stamp, grader: str) -> Dataset:
+    """Read a data set once: a search checks hundreds of configs on the same files."""
+    return load_dataset(source, grader)
+
+
+@lru_cache(maxsize=8)
+def _tokenizer(path: str, stamp: Stamp) -> Tokenizer | None:
     """Return the model's tokenizer; None where its folder has none that can be read."""
-    if config.model.path == "tiny":
+    if path == "tiny":
         return byte_tokenizer(WORDS)
     try:
-        return Tokenizer.load(Path(config.model.path))
+        return Tokenizer.load(Path(path))
     except DapoError:
         return None
 
 
-def _prompt_lengths(config: Config, dataset: Dataset, tokenizer: Tokenizer, key: str) -> Iterator[Fault]:
-    template, limit = config.data.prompt_template, config.data.max_prompt_length
-    prompts = [tokenizer.prompt(problem.problem, template) for problem in dataset.problems]
-    lengths = [len(ids) for ids in tokenizer.encode_batch(prompts)]
+@lru_cache(maxsize=8)
+def _prompt_tokens(data: Stamped, grader: str, model: Stamped, template: str | None) -> list[int]:
+    """Tokens of each prompt of a data set; empty where the model has no tokenizer."""
+    tokenizer = _tokenizer(*model)
+    if tokenizer is None:
+        return []
+    prompts = [tokenizer.prompt(problem.problem, template) for problem in _dataset(*data, grader).problems]
+    return [len(ids) for ids in tokenizer.encode_batch(prompts)]
+
+
+def _prompt_lengths(config: Config, dataset: Dataset, source: str, key: str) -> Iterator[Fault]:
+    limit, path = config.data.max_prompt_length, config.model.path
+    model = (path, _stamp(str(Path(path) / "tokenizer.json")))
+    lengths = _prompt_tokens((source, _stamp(source)), config.reward.grader, model, config.data.prompt_template)
     longer = sum(length > limit for length in lengths)
     if longer:
         identity = dataset.problems[lengths.index(max(lengths))].problem_id
@@ -120,6 +151,19 @@ def _batches(config: Config) -> Iterator[Fault]:
             f"{mini} prompts",
             f"a divisor of data.train_batch_size, which is {batch} prompts",
             "set it in prompts (not responses), or leave it out for one step per update",
+        )
+
+
+def _fills(config: Config) -> Iterator[Fault]:
+    """All rounds together hold a batch, where a run that doesn't fill it ends."""
+    filtering = config.algorithm.filter_groups
+    rounds, batch = filtering.max_num_gen_batches, config.data.train_batch_size
+    if filtering.enable and filtering.on_exhausted == "error" and 0 < rounds * config.gen_batch_size < batch:
+        yield Fault(
+            "algorithm.filter_groups.max_num_gen_batches",
+            f"{rounds} rounds of {config.gen_batch_size} prompts",
+            f"at least data.train_batch_size ({batch}) prompts, of which some will be filtered",
+            "raise it or data.gen_batch_size, or set on_exhausted: train_partial",
         )
 
 

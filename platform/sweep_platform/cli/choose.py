@@ -97,7 +97,7 @@ def pareto(
 
 
 @app.command(
-    epilog=examples("platform pick aime", "platform pick aime --max-cost 2e13", "platform pick aime --min-accuracy 0.4")
+    epilog=examples("platform pick aime", "platform pick aime --max-cost 1e12", "platform pick aime --min-accuracy 0.4")
 )
 def pick(
     sweep: Address,

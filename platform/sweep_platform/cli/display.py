@@ -242,7 +242,7 @@ class PlainDisplay:
         """Show that a trial runs."""
         row = self._board.row(trial)
         row.state = "running"
-        again = f" again from step {trial.step}" if trial.attempts > 1 else ""
+        again = f" again, attempt {trial.attempts}" if trial.attempts > 1 else ""
         self._line(f"trial {trial.number} started{again}: {row.params}")
 
     def trial_reported(self, trial: TrialRecord, step_metrics: StepMetrics) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "platform export aime --knee --out best.yaml",
         "platform export aime --trial 7 --out best.yaml",
-        "platform export aime@1 --max-cost 2e13 --out cheap.yaml",
+        "platform export aime@1 --max-cost 1e12 --out cheap.yaml",
     )
 )
 def export(

@@ -104,13 +104,14 @@ def _run(
 
     errors = Console(stderr=True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[Warnings()])
+    runner = make_executor(executor, address=address)
     store = Store(home.mlflow_uri, home.artifacts)
     with (
         display(Console(), plain=plain) as shown,
         MLflowObserver(ledger, store, warn=errors.print) as mlflow,
         open_sweep(ledger, spec, home, observers=(shown, mlflow), new=new) as driver,
     ):
-        make_executor(executor, address=address).run(driver)
+        runner.run(driver)
     return driver.sweep
 
 

@@ -8,6 +8,7 @@ price: a place can stand idle while the oldest running trial goes on; at c - 1 t
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import socket
@@ -235,6 +236,8 @@ class Driver:
             self._lease, trial.id, host=socket.gethostname(), pid=os.getpid()
         )
         trial = self._refresh(trial.number)
+        if trial.attempts == 1:
+            _set_aside(self.folder(trial.number))
         config = dict(trial.config)
         if _section(self.spec.base).get("num_threads") is None:
             config = _with_trainer(config, num_threads=self.spec.threads)
@@ -336,6 +339,13 @@ class Driver:
 def _ran(trial: TrialRecord) -> bool:
     """Whether a trial counts against the budget: it started, or will."""
     return trial.state is not TrialState.INFEASIBLE or trial.attempts > 0
+
+
+def _set_aside(folder: Path) -> None:
+    """Move what is there before a trial's first attempt: another ledger's trial, whose checkpoints aren't ours."""
+    if folder.exists():
+        numbers = (folder.with_name(f"{folder.name}.superseded-{count}") for count in itertools.count(1))
+        folder.rename(next(place for place in numbers if not place.exists()))
 
 
 def _section(config: Any) -> dict[str, Any]:

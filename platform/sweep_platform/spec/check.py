@@ -86,6 +86,16 @@ class TrainerChecks:
                     place = self.where(f"{key}.{domain.kind}")
                     faults.append(Fault(place, show(value), f"{need}, as {path} takes", "take it out, or change it"))
 
+    def overridden(self, domains: Mapping[str, Domain], faults: list[Fault]) -> None:
+        """A value given by hand for what every trial draws anew would be ignored without a word."""
+        for path, domain in domains.items():
+            key = path if path.startswith(("model.", "data.")) else f"config.{path}"
+            place = self.where(key)
+            if domain.when is None and place.startswith("override:"):
+                got = f"a value for {path}, which is searched"
+                do = f"set search.{path} to change its values, or take it out of the search with ~search.{path}"
+                faults.append(Fault(place, got, "a path that isn't searched", do))
+
     def conditions(
         self,
         domains: Mapping[str, Domain],
@@ -161,6 +171,18 @@ def objective_faults(objectives: Any, where: Where) -> list[Fault]:
         Fault(where(f"objectives.{i}.metric"), repr(name), metrics.NEED, metrics.advice(name))
         for i, name in names
         if isinstance(name, str) and not metrics.exists(name)
+    ]
+
+
+def grid_faults(sampler: Any, domains: Mapping[str, Domain], where: Where) -> list[Fault]:
+    """Continuous ranges, of which a grid has no finite number of values."""
+    name = sampler.get("name") if isinstance(sampler, Mapping) else sampler
+    if name != "grid":
+        return []
+    return [
+        Fault(where(f"search.{path}"), "a continuous range", "a finite one with sampler: grid", "give it a step")
+        for path, domain in domains.items()
+        if domain.size is None
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from sweep_platform.errors import BadInput, Fault
-from sweep_platform.spec.check import TrainerChecks, objective_faults
+from sweep_platform.spec.check import TrainerChecks, grid_faults, objective_faults
 from sweep_platform.spec.compose import Composed, compose
 from sweep_platform.spec.domains import Domain
 from sweep_platform.spec.faults import from_pydantic, show, spec_key
@@ -42,6 +42,7 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), *, preflight: boo
         sections = set(checks.config.model_fields)
         resolved = checks.base_config(tree, faults)
         checks.search(domains, faults)
+        checks.overridden(domains, faults)
         checks.conditions(domains, tree.get("constraints"), resolved, faults)
         if preflight and resolved is not None:
             checks.preflight(resolved, domains, tree.get("hardware", {}), faults)
@@ -60,6 +61,7 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), *, preflight: boo
         faults=faults,
     )
     faults += objective_faults(tree.get("objectives"), composed.where)
+    faults += grid_faults(tree.get("sampler"), domains, composed.where)
     spec = _structure({**tree, "priors": priors}, resolved, composed, faults)
     if faults or spec is None:
         raise BadInput(list(dict.fromkeys(faults)))

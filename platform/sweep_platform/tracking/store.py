@@ -24,6 +24,8 @@ from sweep_platform.errors import BadInput, Fault
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+KIND = "custom_model_development"
+"""MLflow's name of experiments whose page shows training runs, not traces."""
 _SQLITE = "sqlite:///"
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -109,7 +111,8 @@ class Store:
         found = self.client.get_experiment_by_name(name)
         if found is None:
             place = (self.artifacts / name).absolute().as_uri() if self.local else None
-            return str(self.client.create_experiment(name, artifact_location=place))
+            tags = {"mlflow.experimentKind": KIND}
+            return str(self.client.create_experiment(name, artifact_location=place, tags=tags))
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
