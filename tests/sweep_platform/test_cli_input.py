@@ -86,6 +86,7 @@ def test_all_faults_of_a_spec_at_once_each_where_it_was_written(platform: Shell)
         (("validate", "nosuch.yaml"), "nosuch.yaml: got no such file; need a .yaml file; there are ['toy']"),
         (("validate", "."), ".: got a folder; need a .yaml file"),
         (("sweep", "toy.yaml", "--executor", "slurm"), "--executor: got 'slurm'; need ray or inline"),
+        (("sweep", "toy.yaml", "--address", "127.0.0.1:1"), "--address: got 127.0.0.1:1 (ConnectionRefusedError"),
         (("status",), "ledger: got no file"),
         (("status", "toy"), "ledger: got no file"),
         (("pareto", "toy"), "ledger: got no file"),

@@ -12,6 +12,7 @@ from rich.console import Console
 from sweep_platform import units
 from sweep_platform.cli.app import app, console, examples
 from sweep_platform.errors import BadInput, Fault
+from sweep_platform.executors.address import check_address
 from sweep_platform.home import Home
 from sweep_platform.spec import load_spec
 from sweep_platform.trainers import load_trainer
@@ -50,6 +51,8 @@ def sweep(
     if executor not in ("ray", "inline"):
         raise BadInput([Fault("--executor", repr(executor), "ray or inline", "choose one of these")])
     loaded = _checked(spec, overrides)
+    if address is not None:
+        check_address(address)
     home = Home.locate()
     with home.ledger(must_exist=False) as ledger:
         record = _run(ledger, loaded, home, cast("ExecutorName", executor), address, new=new, plain=plain)

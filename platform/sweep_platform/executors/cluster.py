@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -17,7 +16,8 @@ from typing import Any
 
 import ray
 
-from sweep_platform.errors import BadInput, Fault, PlatformError
+from sweep_platform.errors import PlatformError
+from sweep_platform.executors.address import check_address
 from sweep_platform.executors.attempt import child_environment, one_line
 
 _SOCKET_ROOM = 40
@@ -28,8 +28,6 @@ _LOCK = "lock"
 """In such a folder: locked while its process lives."""
 _OBJECT_STORE = 100 * 2**20
 """Bytes of shared memory for Ray's objects, which are single reports; Ray would take 30 % of all memory."""
-ANSWER_S = 5.0
-"""Seconds in which a cluster's address must accept a connection."""
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -80,7 +78,7 @@ def _connect(address: str | None, cores: int, threads: int, folder: Path) -> Non
         "_temp_dir": str(folder),
     }
     if address:
-        _check_answers(address)
+        check_address(address)
     try:
         ray.init(
             address=address or "local",
@@ -93,23 +91,6 @@ def _connect(address: str | None, cores: int, threads: int, folder: Path) -> Non
     except Exception as error:
         where = f"join the cluster at {address}" if address else "start on this machine"
         raise PlatformError(f"Ray can't {where}: {one_line(error)}") from error
-
-
-def _check_answers(address: str) -> None:
-    """Find out within seconds whether anything listens there; Ray itself tries for minutes.
-
-    Raises:
-        BadInput: nothing does.
-    """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdecimal():
-        return  # such as "auto", which Ray looks up on this machine
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
-    except (OSError, OverflowError) as error:
-        need = "the address of a Ray cluster that answers"
-        do = "check it with `ray status`, or leave it out to start Ray here"
-        raise BadInput([Fault("--address", f"{address} ({one_line(error)})", need, do)]) from error
 
 
 @contextmanager
