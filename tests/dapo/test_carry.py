@@ -7,34 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 from dapo.advantage import group_relative_advantages
-from dapo.batch import Problem, Response, RolloutGroup, Score, StepMetrics
+from dapo.batch import Problem, Response, RolloutGroup, Score
 from dapo.checkpoint import Checkpoints
 from dapo.config import Config
 from dapo.errors import SamplingExhausted
 from dapo.model import Policy
 from dapo.rollout import generate
-from dapo.train import train
 from dapo.update import compute_logprobs, make_optimizer, policy_update
-from safetensors.torch import load_file
+from training import run, weights
 
 CARRY = {"surplus": "carry", "surplus_max_staleness": 2}
-
-
-def run(config: Config, stop_at: int | None = None) -> list[StepMetrics]:
-    """Train, and return what was reported; stop when told so."""
-    told: list[StepMetrics] = []
-
-    def report(step: StepMetrics) -> bool:
-        told.append(step)
-        return step.step != stop_at
-
-    train(config, report)
-    return told
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    latest = max(folder.glob("global_step_*"), key=lambda path: path.name)
-    return load_file(latest / "model" / "model.safetensors")
 
 
 def groups_of(policy: Policy, behind: int) -> list[RolloutGroup]:

@@ -6,16 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dapo.batch import Problem, Score, StepMetrics
+from dapo.batch import Problem, Score
 from dapo.checkpoint import Checkpoints
-from dapo.config import Config, SelectionConfig
+from dapo.config import SelectionConfig
 from dapo.data import Prompts
 from dapo.selection import Evidence, History, select
-from dapo.train import train
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from safetensors.torch import load_file
+from training import run, weights
 
 THOMPSON = SelectionConfig(strategy="thompson")
 EVIDENCE = st.builds(Evidence, right=st.floats(0, 50), wrong=st.floats(0, 50), step=st.integers(0, 9))
@@ -142,21 +141,6 @@ def test_no_prompt_is_given_up_for_good() -> None:
 def test_bad_settings_are_refused(value: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         SelectionConfig.model_validate({"strategy": "thompson", **value})
-
-
-def run(config: Config, stop_at: int | None = None) -> list[StepMetrics]:
-    told: list[StepMetrics] = []
-
-    def report(step: StepMetrics) -> bool:
-        told.append(step)
-        return step.step != stop_at
-
-    train(config, report)
-    return told
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(max(folder.glob("global_step_*")) / "model" / "model.safetensors")
 
 
 @pytest.mark.parametrize("stop_at", [1, 3])

@@ -16,6 +16,7 @@ from dapo.rounds import scored_round
 from dapo.run import Run
 from dapo.sampling import RoundRequest
 from dapo.train import train
+from training import run, weights
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 ALWAYS = {
@@ -48,26 +49,6 @@ ALWAYS = {
     "cost/device_seconds",
 }
 EVALUATED = {"val/accuracy", "val/accuracy_se", "val/arithmetic-aime/accuracy", "timing_s/testing"}
-
-
-def run(config: Config, stop_at: int | None = None) -> list[StepMetrics]:
-    """Train, and return what was reported; stop when told so."""
-    told: list[StepMetrics] = []
-
-    def report(step: StepMetrics) -> bool:
-        told.append(step)
-        return step.step != stop_at
-
-    train(config, report)
-    return told
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Weights of the last checkpoint."""
-    from safetensors.torch import load_file
-
-    latest = max(folder.glob("global_step_*"), key=lambda path: int(path.name.split("_")[-1].split(".")[0]))
-    return load_file(latest / "model" / "model.safetensors")
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

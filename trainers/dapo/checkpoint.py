@@ -10,7 +10,6 @@ Beside them, `progress.json` is rewritten after each step: what a run had spent 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -29,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from dapo.accounting import TokenAccount
 from dapo.batch import Cost, EvaluatedSample, Problem, Response, RolloutGroup, Score, StepMetrics
 from dapo.config import Config
+from dapo.durable import flush, sha256_of
 from dapo.errors import CheckpointError
 from dapo.model import Policy, load_policy, save_policy
 from dapo.sampling import SampledBatch, tokens_of
@@ -150,13 +150,13 @@ class Checkpoints:
             content = {"format": FORMAT, "state": _content_of(state), "config": config.model_dump(mode="json")}
             (work / STATE).write_text(json.dumps(content), "utf-8")
             files = [path for path in sorted(work.rglob("*")) if path.is_file()]
-            manifest = {str(path.relative_to(work)): _checksum(path) for path in files}
+            manifest = {str(path.relative_to(work)): sha256_of(path) for path in files}
             (work / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
             for path in (*files, work / MANIFEST, work / MODEL, work):
-                _sync(path)
+                flush(path)
             target = self._free_name(state.step)
             work.rename(target)
-            _sync(self.folder)
+            flush(self.folder)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"trainer.default_local_dir: {self.folder} can't be written ({error})") from error
         for _, old in self._paths()[: -self.keep]:
@@ -274,7 +274,7 @@ def _read(path: Path) -> Found:
     """
     try:
         manifest = json.loads((path / MANIFEST).read_text("utf-8"))
-        damaged = [name for name, checksum in manifest.items() if _checksum(path / name) != checksum]
+        damaged = [name for name, checksum in manifest.items() if sha256_of(path / name) != checksum]
         content = json.loads((path / STATE).read_text("utf-8"))
         if damaged or not {STATE, OPTIMIZER} <= set(manifest):
             raise CheckpointError(f"{path}: damaged ({', '.join(damaged) or MANIFEST} differs from its checksum)")
@@ -332,17 +332,3 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tens
         for index, values in optimizer.state_dict()["state"].items()
         for key, tensor in values.items()
     }
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Flush a file or folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dapo.durable import flush, sha256_of
 from dapo.errors import ModelError
 
 _SUMS = "sha256.json"
@@ -45,12 +45,12 @@ def cached_folder(name: str, build: Callable[[Path], None]) -> Path:
         work.mkdir()
         try:
             build(work)
-            (work / _SUMS).write_text(json.dumps({path.name: _sum(path) for path in work.iterdir()}), "utf-8")
+            (work / _SUMS).write_text(json.dumps({path.name: sha256_of(path) for path in work.iterdir()}), "utf-8")
             for path in (*work.iterdir(), work):
-                _flush(path)
+                flush(path)
             shutil.rmtree(folder, ignore_errors=True)
             work.rename(folder)
-            _flush(folder.parent)
+            flush(folder.parent)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return folder
@@ -60,23 +60,9 @@ def _is_whole(folder: Path) -> bool:
     """Tell whether every file is there with the content that it was written with."""
     try:
         sums: dict[str, str] = json.loads((folder / _SUMS).read_text("utf-8"))
-        return all(_sum(folder / name) == value for name, value in sums.items())
+        return all(sha256_of(folder / name) == value for name, value in sums.items())
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def _sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Have the disk hold a file, or a folder's entries, before going on."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager
