@@ -91,7 +91,7 @@ class Trainer(Protocol):
     """A module that trains: `dapo.trainer` documents each member.
 
     Where its config has a section `trainer` with `default_local_dir` (a folder for one run) and `num_threads`, the
-    driver sets them.
+    driver sets them. What it may have besides: `HELD_OUT` (see `held_out`) and the members of `DataTrainer`.
     """
 
     Config: type[BaseModel]
@@ -147,6 +147,12 @@ class DataTrainer(Protocol):
     def fetch_data(
         self, name: str, *, given: Path | None = None, progress: Callable[[str, int, int], None] | None = None
     ) -> FetchedData: ...
+
+
+def held_out(trainer: Trainer) -> Mapping[str, Sequence[Any]]:
+    """Values by path in the trainer's config that are kept for the final evaluation, and that no sweep may use."""
+    found: Mapping[str, Sequence[Any]] = getattr(trainer, "HELD_OUT", {})
+    return found
 
 
 def load_data_trainer(name: str) -> DataTrainer:

@@ -7,6 +7,7 @@ which each stands about 100 times, is one epoch of 17k; a validation set in whic
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 from collections import Counter
@@ -65,6 +66,14 @@ class Prompts:
     def __len__(self) -> int:
         """Return the number of problems."""
         return len(self.problems)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the problems in their order: a run that resumes must find the same ones."""
+        total = hashlib.sha256()
+        for problem in self.problems:
+            total.update(hashlib.sha256(problem.problem.encode()).digest())
+        return total.hexdigest()
 
     def draw(self, position: int, count: int, seed: int) -> list[int]:
         """Return the indices of the `count` prompts that follow the first `position` ones ever drawn.

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from dapo.fetch import FetchedSet
     from dapo.public_data import ListedSet
 
-__all__ = ["Config", "Fault", "Progress", "Report", "StepMetrics", "fetch_data", "list_data"]
+__all__ = ["HELD_OUT", "Config", "Fault", "Progress", "Report", "StepMetrics", "fetch_data", "list_data"]
 __all__ += ["preflight", "prepare", "train"]
+
+
+HELD_OUT = {"data.train": ("arithmetic-heldout",), "data.val": ("arithmetic-heldout",)}
+"""By path in `Config`: values that no search may use, since what is chosen by them can't be measured by them."""
 
 
 def preflight(config: Config, devices: int = 1) -> list[Fault]:
