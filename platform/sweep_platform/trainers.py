@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from pydantic import BaseModel
@@ -13,6 +14,7 @@ from sweep_platform.errors import BadInput, Fault
 
 GROUP = "sweep_platform.trainers"
 _MEMBERS = ("Config", "preflight", "prepare", "train")
+_DATA_MEMBERS = ("list_data", "fetch_data")
 
 
 class TrainerFault(Protocol):
@@ -89,7 +91,7 @@ class Trainer(Protocol):
     """A module that trains: `dapo.trainer` documents each member.
 
     Where its config has a section `trainer` with `default_local_dir` (a folder for one run) and `num_threads`, the
-    driver sets them.
+    driver sets them. What it may have besides: `HELD_OUT` (see `held_out`) and the members of `DataTrainer`.
     """
 
     Config: type[BaseModel]
@@ -97,6 +99,73 @@ class Trainer(Protocol):
     def preflight(self, config: Any, devices: int = 1) -> Sequence[TrainerFault]: ...
     def prepare(self, config: Any, progress: Callable[[str, int, int], None] | None = None) -> None: ...
     def train(self, config: Any, report: Callable[[Any], bool]) -> None: ...
+
+
+class ListedData(Protocol):
+    """A public data set that a trainer can fetch."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def parts(self) -> Sequence[str]: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def licence(self) -> str: ...
+    @property
+    def size(self) -> str: ...
+    @property
+    def folder(self) -> Path | None: ...
+
+
+class DataPart(Protocol):
+    """The rows of a fetched set that go under one name: as published, distinct, and at odds with an earlier one."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def problems(self) -> int: ...
+    @property
+    def conflicts(self) -> int: ...
+
+
+class FetchedData(Protocol):
+    """A public data set in the trainer's cache."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def revision(self) -> str: ...
+    @property
+    def parts(self) -> Mapping[str, DataPart]: ...
+
+
+class DataTrainer(Protocol):
+    """What a trainer has besides if it knows public data sets. An exception with `faults` is about the user's input."""
+
+    def list_data(self) -> Sequence[ListedData]: ...
+    def fetch_data(
+        self, name: str, *, given: Path | None = None, progress: Callable[[str, int, int], None] | None = None
+    ) -> FetchedData: ...
+
+
+def held_out(trainer: Trainer) -> Mapping[str, Sequence[Any]]:
+    """Values by path in the trainer's config that are kept for the final evaluation, and that no sweep may use."""
+    found: Mapping[str, Sequence[Any]] = getattr(trainer, "HELD_OUT", {})
+    return found
+
+
+def load_data_trainer(name: str) -> DataTrainer:
+    """Return a trainer that can fetch public data.
+
+    Raises:
+        BadInput: as `load_trainer`, or it can't.
+    """
+    trainer = load_trainer(name)
+    if all(hasattr(trainer, member) for member in _DATA_MEMBERS):
+        return cast(DataTrainer, trainer)
+    got, need = f"{name!r}, which has no public data sets", f"a trainer with {' and '.join(_DATA_MEMBERS)}"
+    raise BadInput([Fault("--trainer", got, need, "name another, or set data.train and data.val to files")])
 
 
 def load_trainer(name: str) -> Trainer:

@@ -53,8 +53,9 @@ def test_the_embedded_model_has_the_heads_that_are_checked() -> None:
 
 
 def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "1+1", "answer": "2"}))
-    data = {"train": str(tmp_path / "a.jsonl"), "val": str(tmp_path / "a.jsonl")}
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"problem": f"{name}+1", "answer": "2"}))
+    data = {"train": str(tmp_path / "a.jsonl"), "val": str(tmp_path / "b.jsonl")}
     assert faults(model={"path": str(model_folder)}, data=data) == {}
 
 

@@ -1,5 +1,6 @@
 """Whole runs of a real, very small decoder."""
 
+import json
 import logging
 import math
 import threading
@@ -77,9 +78,11 @@ def test_evaluation_comes_when_it_is_due(make_config, changes: dict[str, object]
     assert [step.step for step in told if step.evaluation] == evaluated
 
 
-def test_it_learns(make_config, train_file: Path) -> None:
+def test_it_learns(make_config, tmp_path: Path) -> None:
+    rows = [{"problem": f"{number}+2", "answer": number + 2} for number in range(10)]
+    (tmp_path / "val.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     longer = {"trainer__total_training_steps": 12, "data__train_batch_size": 8, "rollout__n": 8}
-    told = run(make_config(**longer, data__val=str(train_file)))
+    told = run(make_config(**longer, data__val=str(tmp_path / "val.jsonl")))
     assert told[1].metrics["reward/acc_mean"] < 0.6
     assert told[-1].metrics["reward/acc_mean"] > told[1].metrics["reward/acc_mean"] + 0.3
     assert told[-1].metrics["val/accuracy"] > told[0].metrics["val/accuracy"] + 0.1

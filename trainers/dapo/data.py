@@ -1,4 +1,4 @@
-"""Problems from the generated sets, from .jsonl and from .parquet in verl's schema, and their order.
+"""Problems from the generated and the public sets, from .jsonl and from .parquet in verl's schema, and their order.
 
 Rows with the same problem text are one problem: a training set keeps one of them, so that DAPO's 17k set, in
 which each stands about 100 times, is one epoch of 17k; a validation set in which each problem stands r times
@@ -7,6 +7,7 @@ which each stands about 100 times, is one epoch of 17k; a validation set in whic
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 from collections import Counter
@@ -19,6 +20,7 @@ from dapo.batch import Fault, Problem
 from dapo.config import Config
 from dapo.data_files import SUFFIXES, read_rows
 from dapo.errors import DataError
+from dapo.public_data import OWNERS, data_path
 from dapo.reward import gradable
 
 if TYPE_CHECKING:
@@ -65,6 +67,14 @@ class Prompts:
         """Return the number of problems."""
         return len(self.problems)
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the problems in their order: a run that resumes must find the same ones."""
+        total = hashlib.sha256()
+        for problem in self.problems:
+            total.update(hashlib.sha256(problem.problem.encode()).digest())
+        return total.hexdigest()
+
     def draw(self, position: int, count: int, seed: int) -> list[int]:
         """Return the indices of the `count` prompts that follow the first `position` ones ever drawn.
 
@@ -86,22 +96,25 @@ def load_dataset(source: str, grader: str, size: int | None = None) -> Dataset:
     """Read a set by name or path, drop repeated and ungradable problems, and count them.
 
     Args:
-        source: `arithmetic`, `arithmetic-aime`, `arithmetic-heldout`, or a .jsonl or .parquet file.
+        source: `arithmetic`, `arithmetic-aime`, `arithmetic-heldout`, a fetched set such as `dapo-math-17k`, or a
+            .jsonl or .parquet file.
         grader: the reward's grader, which must be able to read the gold answers.
         size: the first `size` problems only; None takes all.
 
     Raises:
-        DataError: the file can't be read, has faulty rows (up to ten are told) or no usable ones.
+        DataError: the set isn't fetched, or the file can't be read, has faulty rows (up to ten are told) or no
+            usable ones.
     """
     if source in GENERATED:
         split, default = GENERATED[source]
         return Dataset(tuple(problems(split, size or default, GENERATED_SEED)))
-    if Path(source).suffix not in SUFFIXES:
-        names = ", ".join(GENERATED)
+    path = data_path(source)
+    if Path(path).suffix not in SUFFIXES:
+        names = ", ".join([*GENERATED, *OWNERS])
         raise DataError(Fault(source, "no such set", f"{names}, a .jsonl or a .parquet file", "correct it"))
     found: dict[str, Problem] = {}
     counts: Counter[str] = Counter()
-    for row in read_rows(source):
+    for row in read_rows(path):
         first = found.setdefault(row.problem.problem, row.problem)
         counts[row.problem.problem] += 1
         if first.ground_truth != row.problem.ground_truth:

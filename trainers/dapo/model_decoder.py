@@ -1,4 +1,4 @@
-"""A Llama/Qwen2-style decoder in plain torch, with Hugging Face's parameter names.
+"""A Llama/Qwen-style decoder in plain torch, with Hugging Face's parameter names.
 
 Training runs on packed tokens: no padding inside the linear layers beyond a few percent, and causal attention
 per sequence. Sequences are laid out in length buckets, so that each bucket is a contiguous [n, L] view and
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from dapo.model_config import DecoderConfig
+from dapo.model_config import DecoderConfig, RopeScaling
 
 BUCKET_FILL = 0.85
 """A sequence shorter than this share of its bucket's length starts the next bucket."""
@@ -91,6 +91,16 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, keys, bias=config.qkv_bias)
         self.v_proj = nn.Linear(config.hidden_size, keys, bias=config.qkv_bias)
         self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
+        self.qk_norm = config.qk_norm
+        if self.qk_norm:
+            self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+            self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+
+    def normalise(self, heads: Tensor) -> Tensor:
+        """Normalise queries and keys [..., heads + kv_heads, head_dim], where the family does."""
+        if not self.qk_norm:
+            return heads
+        return torch.cat((self.q_norm(heads[..., : self.heads, :]), self.k_norm(heads[..., self.heads :, :])), -2)
 
     def fused_qkv(self) -> tuple[Tensor, Tensor | None]:
         """Return weight and bias of q, k and v as one projection."""
@@ -101,7 +111,7 @@ class Attention(nn.Module):
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, buckets: Sequence[tuple[int, int]]) -> Tensor:
         """Attend causally within each sequence of `hidden` [T', hidden], laid out in `buckets`."""
         qkv = F.linear(hidden, *self.fused_qkv()).view(-1, self.heads + 2 * self.kv_heads, self.head_dim)
-        turned = rotate(qkv[:, : self.heads + self.kv_heads], cos, sin)
+        turned = rotate(self.normalise(qkv[:, : self.heads + self.kv_heads]), cos, sin)
         queries, keys = turned[:, : self.heads], turned[:, self.heads :]
         values = qkv[:, self.heads + self.kv_heads :]
         outputs, start = [], 0
@@ -208,8 +218,20 @@ def rope_table(config: DecoderConfig, length: int, like: Tensor) -> tuple[Tensor
     """Return cos and sin [length, head_dim / 2] of rotary positions (arXiv 2104.09864), as `like`'s type."""
     half = torch.arange(0, config.head_dim, 2, device=like.device, dtype=torch.float32)
     frequency = 1.0 / config.rope_theta ** (half / config.head_dim)
+    if config.rope_scaling is not None:
+        frequency = stretched(frequency, config.rope_scaling)
     angle = torch.arange(length, device=like.device, dtype=torch.float32).unsqueeze(1) * frequency
     return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
+
+
+def stretched(frequency: Tensor, scaling: RopeScaling) -> Tensor:
+    """Return rotary frequencies for longer contexts (arXiv 2306.15595; Llama 3.1's own way, arXiv 2407.21783)."""
+    if scaling.rope_type == "linear":
+        return frequency / scaling.factor
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    turns = scaling.original_max_position_embeddings * frequency / (2.0 * torch.pi)
+    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return (1.0 - kept) * frequency / scaling.factor + kept * frequency
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

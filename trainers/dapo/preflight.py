@@ -16,6 +16,7 @@ from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError, DataError
 from dapo.filter_rule import KNOWN_METRICS, filter_rule
 from dapo.model_config import DecoderConfig
+from dapo.overlap import overlap_fault
 from dapo.preflight_losses import loss_faults
 from dapo.reward import import_reward_function
 from dapo.tokenizer import Tokenizer, byte_tokenizer
@@ -40,6 +41,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
     model_faults, heads = _model(config)
     return [
         *model_faults,
+        *_sets(config),
         *_data(config),
         *_batches(config),
         *_fills(config),
@@ -73,23 +75,35 @@ def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
     return [], (decoder.num_attention_heads, decoder.num_key_value_heads)
 
 
-def _data(config: Config) -> Iterator[Fault]:
-    """Read both data sets, and measure their prompts where the model's tokenizer is at hand."""
-    if config.data.train in GENERATED and GENERATED[config.data.train][0] != "train":
+def _sets(config: Config) -> Iterator[Fault]:
+    """The names of the two data sets, whatever is in them."""
+    train, val = config.data.train, config.data.val
+    if train in GENERATED and GENERATED[train][0] != "train":
         need = "a set to train on: this one is for evaluation, which would then measure what was learnt by heart"
-        yield Fault("data.train", repr(config.data.train), need, "set it to arithmetic, or name a file")
+        yield Fault("data.train", repr(train), need, "set it to arithmetic, or name a file")
+    if train == val:
+        need = "another set than data.train: accuracy on what was trained on says nothing"
+        yield Fault("data.val", repr(val), need, "name one")
+
+
+def _data(config: Config) -> Iterator[Fault]:
+    """Read both data sets, hold them against each other, and measure their prompts with the model's tokenizer."""
+    found: dict[str, Dataset] = {}
     for key, source in (("data.train", config.data.train), ("data.val", config.data.val)):
         if source in GENERATED or (Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE):
             continue
         try:
-            dataset = _dataset(source, _stamp(source), config.reward.grader)
+            found[key] = _dataset(source, _stamp(source), config.reward.grader)
         except DataError as error:
             for fault in error.faults:
                 got = f"{source!r}, {fault.got}" if fault.key == source else f"{fault.key}: {fault.got}"
                 yield Fault(key, got, fault.need, fault.do)
         else:
             if not config.data.filter_overlong_prompts:
-                yield from _prompt_lengths(config, dataset, source, key)
+                yield from _prompt_lengths(config, found[key], source, key)
+    if len(found) == 2 and config.data.train != config.data.val:
+        shared = overlap_fault(found["data.train"], found["data.val"], config)
+        yield from () if shared is None else (shared,)
 
 
 def _stamp(path: str) -> Stamp:

@@ -17,6 +17,7 @@ from dapo.data import Prompts, announce, load_dataset, tokenize
 from dapo.errors import CheckpointError, DapoError
 from dapo.evaluate import describe, evaluate, evaluation_metrics
 from dapo.model import Policy, flops_per_token, load_policy
+from dapo.overlap import held_apart
 from dapo.reward import Scorer
 from dapo.rollout import generate
 from dapo.sampling import tokens_of
@@ -74,17 +75,18 @@ class Run:
         val_set = load_dataset(config.data.val, config.reward.grader, config.data.val_size)
         announce(config.data.train, train_set, config.reward.grader)
         announce(config.data.val, val_set, config.reward.grader)
+        train_prompts = tokenize(held_apart(train_set, val_set, config), policy.tokenizer, config, "data.train")
         run = cls(
             config=config,
             policy=policy,
             optimizer=make_optimizer(policy, config.actor.optim),
             scorer=Scorer(config.reward, config.data.max_response_length),
-            train_prompts=tokenize(train_set, policy.tokenizer, config, "data.train"),
+            train_prompts=train_prompts,
             val_prompts=tokenize(val_set, policy.tokenizer, config, "data.val"),
             val_repeats=val_set.repeats,
             checkpoints=checkpoints,
             reference=load_reference(config, device),
-            state=found.state if found is not None else RunState(),
+            state=found.state if found is not None else RunState(prompts_digest=train_prompts.digest),
         )
         if found is not None:
             found.load_optimizer(run.optimizer)
@@ -175,9 +177,14 @@ class Run:
         """Fit what a checkpoint says to this run's length, which may have changed.
 
         Raises:
-            CheckpointError: it is past the end.
+            CheckpointError: it is past the end, or the training problems have changed.
         """
         state = self.state
+        if state.prompts_digest not in ("", self.train_prompts.digest):
+            raise CheckpointError(
+                f"data.train: got other problems than {source} was trained on; need the same ones; put the file back, "
+                "or the data.val that shared problems with it, or set another trainer.default_local_dir"
+            )
         if state.step > self.total_steps:
             raise CheckpointError(
                 f"trainer.total_training_steps: got {self.total_steps}; need at least {state.step}, where "

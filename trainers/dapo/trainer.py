@@ -6,10 +6,22 @@ function `dapo.train` of the package.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from dapo.batch import Fault, Progress, Report, StepMetrics
 from dapo.config import Config
 
-__all__ = ["Config", "Fault", "Progress", "Report", "StepMetrics", "preflight", "prepare", "train"]
+if TYPE_CHECKING:
+    from dapo.fetch import FetchedSet
+    from dapo.public_data import ListedSet
+
+__all__ = ["HELD_OUT", "Config", "Fault", "Progress", "Report", "StepMetrics", "fetch_data", "list_data"]
+__all__ += ["preflight", "prepare", "train"]
+
+
+HELD_OUT = {"data.train": ("arithmetic-heldout",), "data.val": ("arithmetic-heldout",)}
+"""By path in `Config`: values that no search may use, since what is chosen by them can't be measured by them."""
 
 
 def preflight(config: Config, devices: int = 1) -> list[Fault]:
@@ -37,3 +49,22 @@ def train(config: Config, report: Report) -> None:
     from dapo.train import train as run
 
     run(config, report)
+
+
+def list_data() -> list[ListedSet]:
+    """Return the public data sets that `fetch_data` knows."""
+    from dapo.public_data import listed_sets
+
+    return listed_sets()
+
+
+def fetch_data(name: str, *, given: Path | None = None, progress: Progress | None = None) -> FetchedSet:
+    """Fetch a public data set into the cache, by download or from files that are `given`.
+
+    Raises:
+        DataError: the set or the files are wrong; its `faults` say how.
+        FetchError: no network, or something else than what is pinned came over it.
+    """
+    from dapo.fetch import fetch
+
+    return fetch(name, given=given, progress=progress)
