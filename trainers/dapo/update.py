@@ -124,7 +124,7 @@ def mini_batches(batch: TrainBatch, config: Config) -> Iterator[MiniBatch]:
         start = stop
 
 
-def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+def micro_batches(lengths: Sequence[int], budget: int, *, in_order: bool = False) -> list[list[int]]:
     """Pack sequences into micro-batches of at most `budget` tokens, longest first.
 
     A sequence that is longer than the budget gets a micro-batch of its own.
@@ -132,13 +132,14 @@ def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     Args:
         lengths: tokens of each sequence.
         budget: `ppo_max_token_len_per_gpu`.
+        in_order: pack them in the order given, so that those of a group stay together and share their prompt.
 
     Returns:
         Positions in `lengths`, each once.
     """
     packed: list[list[int]] = []
     room = 0
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+    for index in sorted(range(len(lengths)), key=lambda index: 0 if in_order else -lengths[index]):
         if not packed or lengths[index] > room:
             packed.append([])
             room = budget
@@ -157,7 +158,7 @@ def training_micro_batches(lengths: Sequence[int], config: ActorConfig) -> list[
         ValueError: `use_dynamic_bsz` is off and there is no `ppo_micro_batch_size_per_gpu`.
     """
     if config.use_dynamic_bsz:
-        return micro_batches(lengths, config.ppo_max_token_len_per_gpu)
+        return micro_batches(lengths, config.ppo_max_token_len_per_gpu, in_order=config.use_prefix_grouper)
     size = config.ppo_micro_batch_size_per_gpu
     if size is None:
         raise ValueError("actor.use_dynamic_bsz: false needs actor.ppo_micro_batch_size_per_gpu")
@@ -174,10 +175,11 @@ def compute_logprobs(policy: Policy, sequences: Sequence[tuple[list[int], list[i
         config: token budget and temperature.
     """
     found: list[Tensor | None] = [None] * len(sequences)
+    budget, shared = config.actor.ppo_max_token_len_per_gpu, config.actor.use_prefix_grouper
     with torch.no_grad():
-        for micro in micro_batches(lengths_of(sequences), config.actor.ppo_max_token_len_per_gpu):
+        for micro in micro_batches(lengths_of(sequences), budget, in_order=shared):
             chosen = [sequences[index] for index in micro]
-            logprobs, _ = response_logprobs(policy.model, chosen, config.rollout.temperature)
+            logprobs, _ = response_logprobs(policy.model, chosen, config.rollout.temperature, share_prompts=shared)
             parts = torch.split(logprobs, [len(response) for _, response in chosen])
             for index, part in zip(micro, parts, strict=True):
                 found[index] = part
@@ -261,7 +263,9 @@ class _Update:
         actor = self.config.actor
         indices = [mini.indices[place] for place in packed]
         sequences = [self.batch.sequences[index] for index in indices]
-        logprobs, entropy = response_logprobs(self.policy.model, sequences, self.config.rollout.temperature)
+        logprobs, entropy = response_logprobs(
+            self.policy.model, sequences, self.config.rollout.temperature, share_prompts=actor.use_prefix_grouper
+        )
         weights = torch.cat([mini.weights[place] for place in packed]).to(logprobs.device)
         tokens = self._tokens(indices, logprobs, weights)
         found, values = self._policy_loss(tokens, indices)
