@@ -245,12 +245,12 @@ def run() -> dict[str, Any]:
     noise = 2 * (start_se**2 + end_se**2) ** 0.5
     shutil.rmtree(folder)
     return {
-        "question": "SmolLM2-135M, one core, an hour in all: warm start on ASDiv, then DAPO; accuracy on MAWPS single-op",
+        "question": "SmolLM2-135M, one core, an hour: warm start on ASDiv, then DAPO; accuracy on MAWPS single-op",
         "goal": "DAPO adds more than two standard errors to the warm start",
         "measured": (
-            f"{100 * before:.1f} % before (in 40 tokens), {100 * start:.1f} ± {100 * start_se:.1f} % after the warm start "
-            f"({warm['steps']} updates), {100 * end:.1f} ± {100 * end_se:.1f} % after {last['step']} updates of DAPO, "
-            f"{last['seconds'] / 60:.0f} min in all"
+            f"{100 * before:.1f} % before (in 40 tokens), {100 * start:.1f} ± {100 * start_se:.1f} % after "
+            f"{warm['steps']} updates of warm start, {100 * end:.1f} ± {100 * end_se:.1f} % after "
+            f"{last['step']} updates of DAPO, {last['seconds'] / 60:.0f} min in all"
         ),
         "met": end - start > noise,
         "peers": [],

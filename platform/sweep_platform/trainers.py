@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from pydantic import BaseModel
@@ -97,6 +98,68 @@ class Trainer(Protocol):
     def preflight(self, config: Any, devices: int = 1) -> Sequence[TrainerFault]: ...
     def prepare(self, config: Any, progress: Callable[[str, int, int], None] | None = None) -> None: ...
     def train(self, config: Any, report: Callable[[Any], bool]) -> None: ...
+
+
+class ModelTrainer(Protocol):
+    """What a trainer has besides if it can fetch models. An exception with `faults` is about the user's input."""
+
+    def fetch_model(
+        self, name: str, *, revision: str | None = None, progress: Callable[[str, int, int], None] | None = None
+    ) -> Path: ...
+
+
+class WarmstartResult(Protocol):
+    """A supervised warm start that is over."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def before(self) -> Mapping[str, float]: ...
+    @property
+    def after(self) -> Mapping[str, float]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def examples(self) -> int: ...
+    @property
+    def solutions(self) -> int: ...
+    @property
+    def left_out(self) -> int: ...
+
+
+class WarmstartTrainer(Trainer, Protocol):
+    """What a trainer has besides if it can warm-start a model. An exception with `faults` is about the user's input."""
+
+    WarmstartConfig: type[BaseModel]
+
+    def warmstart(
+        self, config: Any, settings: Any, out: Path, progress: Callable[[str, int, int], None] | None = None
+    ) -> WarmstartResult: ...
+
+
+def load_model_trainer(name: str) -> ModelTrainer:
+    """Return a trainer that can fetch models.
+
+    Raises:
+        BadInput: as `load_trainer`, or it can't.
+    """
+    trainer = load_trainer(name)
+    if hasattr(trainer, "fetch_model"):
+        return cast(ModelTrainer, trainer)
+    need = "a trainer with fetch_model"
+    raise BadInput([Fault("--trainer", f"{name!r}, which fetches no models", need, "name another, or set model.path")])
+
+
+def warmstart_trainer(trainer: Trainer, name: str) -> WarmstartTrainer:
+    """Return the same trainer, as one that can warm-start a model.
+
+    Raises:
+        BadInput: it can't.
+    """
+    if hasattr(trainer, "warmstart") and hasattr(trainer, "WarmstartConfig"):
+        return cast(WarmstartTrainer, trainer)
+    need = "a trainer with warmstart and WarmstartConfig"
+    raise BadInput([Fault("trainer", f"{name!r}, which has no warm start", need, "name another")])
 
 
 def load_trainer(name: str) -> Trainer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 
 from dapo.errors import ModelError
@@ -22,22 +24,24 @@ def convert_gguf(source: Path, folder: Path) -> None:
         ModelError: it can't be read, or it names no end token.
     """
     import torch
+    from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     place = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
     try:
-        model = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(**place)
+        end = GGUFReader(source).get_field("tokenizer.ggml.eos_token_id")
+        with redirect_stderr(StringIO()):  # progress bars, which can't be turned off otherwise
+            model = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
+            tokenizer = AutoTokenizer.from_pretrained(**place)
     except Exception as error:  # readers of damaged files raise whatever comes
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ModelError(f"{source}: can't be read ({reason}); need a GGUF of a causal language model") from error
-    config = model.config
-    if config.eos_token_id is None:
+    if end is None:  # transformers would take some other model's
         raise ModelError(f"{source}: names no end token; need tokenizer.ggml.eos_token_id; choose another file")
-    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(config.eos_token_id)
-    pad = config.eos_token_id if config.pad_token_id is None else config.pad_token_id
-    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    eos = int(end.contents())
+    pad = eos if model.config.pad_token_id is None else model.config.pad_token_id
+    tokenizer.eos_token, tokenizer.pad_token = tokenizer.convert_ids_to_tokens([eos, pad])
+    model.config.eos_token_id = model.generation_config.eos_token_id = eos
+    with redirect_stderr(StringIO()):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)

@@ -13,4 +13,4 @@ def prepare(config: Config, progress: Progress | None = None) -> None:
     Raises:
         ModelError: it can't be made or downloaded.
     """
-    resolve_model(config.model.path, progress=progress)
+    resolve_model(config.model.path, config.model.revision, progress)

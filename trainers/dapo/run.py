@@ -206,7 +206,7 @@ def choose_device(name: str) -> torch.device:
 
 def load_initial_policy(config: Config, device: torch.device) -> Policy:
     """Load the policy that a run starts from."""
-    return load_policy(resolve_model(config.model.path), dtype=config.model.dtype, device=device)
+    return load_policy(resolve_model(config.model.path, config.model.revision), dtype=config.model.dtype, device=device)
 
 
 def load_reference(config: Config, device: torch.device) -> Policy | None:

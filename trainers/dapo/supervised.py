@@ -32,6 +32,9 @@ from dapo.update import lengths_of, make_optimizer, micro_batches
 
 logger = logging.getLogger(__name__)
 
+Pair = tuple[list[int], list[int]]
+"""Prompt tokens, and target tokens with the end token."""
+
 
 @dataclass(frozen=True, slots=True)
 class WarmstartResult:
@@ -77,7 +80,7 @@ def warmstart(
         config: of the run that the warm start is for.
         settings: of the warm start.
         out: the folder to write; must not exist.
-        progress: called after each update.
+        progress: told how far it is.
 
     Raises:
         DataError: a data set can't be used, or `out` is there.
@@ -95,24 +98,27 @@ def warmstart(
     val_set = load_dataset(config.data.val, config.reward.grader, config.data.val_size)
     val_prompts = tokenize(val_set, policy.tokenizer, config, "data.val")
 
+    told = progress or (lambda *_: None)
+
     def measure(when: str) -> dict[str, float]:
+        told(f"evaluation {when} the warm start", 0, 1)
         samples = evaluate(policy, val_prompts, scorer, config, Meter(), repeats=val_set.repeats)
         metrics = evaluation_metrics(samples, config.rollout.val_kwargs)
+        told(f"evaluation {when} the warm start", 1, 1)
         logger.info("%s the warm start: %s", when, describe(metrics))
         return metrics
 
     examples, left_out = choose_examples(config, settings, scorer, val_set)
     before = measure("before")
     pairs = tokenized(examples, policy, config)
-    steps = settings.steps or max(1, math.ceil(settings.epochs * len(pairs) / settings.batch_size))
-    losses, tokens = _teach(policy, pairs, steps, config, settings, progress)
+    losses, tokens = _teach(policy, pairs, config, settings, told)
     after = measure("after")
     _save(policy, target)
     return WarmstartResult(
         folder=target,
         before=before,
         after=after,
-        steps=steps,
+        steps=len(losses),
         examples=len(pairs),
         solutions=sum(example.worked for example in examples),
         left_out=left_out,
@@ -146,7 +152,7 @@ def choose_examples(
     return chosen, len(train_set.problems) - len(allowed)
 
 
-def tokenized(examples: Sequence[Example], policy: Policy, config: Config) -> list[tuple[list[int], list[int]]]:
+def tokenized(examples: Sequence[Example], policy: Policy, config: Config) -> list[Pair]:
     """Return pairs (prompt tokens, target tokens with the end token); prompts and targets that are too long are out.
 
     Raises:
@@ -182,14 +188,10 @@ def _graded(examples: Sequence[Example], scorer: Scorer) -> list[bool]:
 
 
 def _teach(
-    policy: Policy,
-    pairs: Sequence[tuple[list[int], list[int]]],
-    steps: int,
-    config: Config,
-    settings: WarmstartConfig,
-    progress: Progress | None,
+    policy: Policy, pairs: Sequence[Pair], config: Config, settings: WarmstartConfig, progress: Progress
 ) -> tuple[list[float], int]:
     """Train on the pairs, each epoch in another order; return the loss of each update, and tokens taught."""
+    steps = settings.steps or max(1, math.ceil(settings.epochs * len(pairs) / settings.batch_size))
     optimizer = make_optimizer(policy, OptimConfig(lr=settings.lr, betas=(0.9, 0.98)))
     rng = random.Random(f"warm start order {config.trainer.seed}")
     order: list[int] = []
@@ -214,8 +216,7 @@ def _teach(
         optimizer.step()
         losses.append(loss)
         tokens += count
-        if progress is not None:
-            progress(f"warm start (loss {loss:.3f})", step + 1, steps)
+        progress("warm start", step + 1, steps)
     return losses, tokens
 
 

@@ -6,10 +6,18 @@ function `dapo.train` of the package.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from dapo.batch import Fault, Progress, Report, StepMetrics
 from dapo.config import Config
+from dapo.config_warmstart import WarmstartConfig
 
-__all__ = ["Config", "Fault", "Progress", "Report", "StepMetrics", "preflight", "prepare", "train"]
+if TYPE_CHECKING:
+    from dapo.supervised import WarmstartResult
+
+__all__ = ["Config", "Fault", "Progress", "Report", "StepMetrics", "WarmstartConfig"]
+__all__ += ["fetch_model", "preflight", "prepare", "train", "warmstart"]
 
 
 def preflight(config: Config, devices: int = 1) -> list[Fault]:
@@ -37,3 +45,28 @@ def train(config: Config, report: Report) -> None:
     from dapo.train import train as run
 
     run(config, report)
+
+
+def fetch_model(name: str, *, revision: str | None = None, progress: Progress | None = None) -> Path:
+    """Return the folder of a model by name or id, made or downloaded first where this machine lacks it.
+
+    Raises:
+        DataError: no such name, or a revision of something that has none; its `faults` say how.
+        ModelError: it can't be made or downloaded.
+    """
+    from dapo.model_folder import fetch
+
+    return fetch(name, revision, progress)
+
+
+def warmstart(
+    config: Config, settings: WarmstartConfig, out: Path, progress: Progress | None = None
+) -> WarmstartResult:
+    """Teach the model of `config` its training problems' solutions, and save it as a folder for `model.path`.
+
+    Raises:
+        DapoError: it can't be done (see `dapo.errors`); `out` isn't there then.
+    """
+    from dapo.supervised import warmstart as run
+
+    return run(config, settings, out, progress)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from dapo.accounting import Segment
 from dapo.batch import TrainBatch
 from dapo.config import Config
 from dapo.config_actor import ActorConfig, OptimConfig
@@ -175,9 +176,9 @@ def compute_logprobs(policy: Policy, sequences: Sequence[tuple[list[int], list[i
         config: token budget and temperature.
     """
     found: list[Tensor | None] = [None] * len(sequences)
-    budget, shared = config.actor.ppo_max_token_len_per_gpu, config.actor.use_prefix_grouper
+    shared = config.actor.use_prefix_grouper
     with torch.no_grad():
-        for micro in micro_batches(lengths_of(sequences), budget, in_order=shared):
+        for micro in scoring_micro_batches(sequences, config):
             chosen = [sequences[index] for index in micro]
             logprobs, _ = response_logprobs(policy.model, chosen, config.rollout.temperature, share_prompts=shared)
             parts = torch.split(logprobs, [len(response) for _, response in chosen])
@@ -186,14 +187,51 @@ def compute_logprobs(policy: Policy, sequences: Sequence[tuple[list[int], list[i
     return [part for part in found if part is not None]
 
 
+def scoring_micro_batches(sequences: Sequence[tuple[list[int], list[int]]], config: Config) -> list[list[int]]:
+    """Split sequences for a pass without gradient."""
+    budget = config.actor.ppo_max_token_len_per_gpu
+    return micro_batches(lengths_of(sequences), budget, in_order=config.actor.use_prefix_grouper)
+
+
 def lengths_of(sequences: Sequence[tuple[list[int], list[int]]]) -> list[int]:
     """Tokens of each sequence, prompt and response."""
     return [len(prompt) + len(response) for prompt, response in sequences]
 
 
-def sequence_lengths(batch: TrainBatch) -> list[int]:
-    """Tokens of each sequence of a batch, prompt and response."""
-    return lengths_of(batch.sequences)
+def computed_segments(
+    sequences: Sequence[tuple[list[int], list[int]]], micros: Sequence[Sequence[int]], *, shared: bool
+) -> list[Segment]:
+    """What one pass over sequences computes: each as a whole or, shared, each micro-batch's prompts once.
+
+    Args:
+        sequences: (prompt tokens, response tokens) each.
+        micros: positions in `sequences` of each micro-batch.
+        shared: `use_prefix_grouper`.
+    """
+    if not shared:
+        return [(0, length) for length in lengths_of(sequences)]
+    segments: list[Segment] = []
+    for micro in micros:
+        chosen = [sequences[index] for index in micro]
+        segments += [(0, len(prompt)) for prompt in {tuple(prompt) for prompt, _ in chosen}]
+        segments += [(len(prompt), len(response)) for prompt, response in chosen]
+    return segments
+
+
+def scored_segments(sequences: Sequence[tuple[list[int], list[int]]], config: Config) -> list[Segment]:
+    """What `compute_logprobs` computes."""
+    shared = config.actor.use_prefix_grouper
+    return computed_segments(sequences, scoring_micro_batches(sequences, config), shared=shared)
+
+
+def trained_segments(batch: TrainBatch, config: Config) -> list[Segment]:
+    """What one epoch of `policy_update` computes."""
+    segments: list[Segment] = []
+    for mini in mini_batches(batch, config):
+        chosen = [batch.sequences[index] for index in mini.indices]
+        micros = training_micro_batches(lengths_of(chosen), config.actor)
+        segments += computed_segments(chosen, micros, shared=config.actor.use_prefix_grouper)
+    return segments
 
 
 class _Totals:
@@ -243,7 +281,7 @@ class _Update:
     def step(self, mini: MiniBatch) -> None:
         """Accumulate the gradient of one mini-batch over its micro-batches, and step."""
         self.optimizer.zero_grad(set_to_none=True)
-        lengths = sequence_lengths(self.batch)
+        lengths = lengths_of(self.batch.sequences)
         loss = 0.0
         for packed in training_micro_batches([lengths[index] for index in mini.indices], self.config.actor):
             loss += self._backward(mini, packed)

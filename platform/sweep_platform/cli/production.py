@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sweep_platform import units
-from sweep_platform.cli.app import app, examples
+from sweep_platform.cli.app import app, examples, progress_lines
 from sweep_platform.cli.choose import Knee, MaxCost, MinAccuracy, choose, frontier
 from sweep_platform.cli.explore import Address
 from sweep_platform.errors import BadInput, Fault
@@ -72,20 +72,12 @@ def train(
     """Train a chosen config to its end as a production run; the same command resumes it."""
     from sweep_platform.production import run_production
 
-    shown = -1
-
-    def progress(what: str, done: int, total: int) -> None:
-        nonlocal shown
-        if (tenth := 10 * done // max(total, 1)) != shown:
-            shown = tenth
-            typer.echo(f"{what}: {10 * tenth}%")
-
     result = run_production(
         file,
         overrides or (),
         home=Home.locate(),
         name=name,
-        progress=progress,
+        progress=progress_lines(),
         on_step=lambda step: typer.echo(_step_line(step)),
         warn=lambda line: typer.echo(line, err=True),
     )
