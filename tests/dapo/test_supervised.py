@@ -51,7 +51,8 @@ def examples(config: Config, **settings: Any) -> dict[str, str]:
     """What is taught, by problem."""
     scorer = Scorer(config.reward, config.data.max_response_length)
     val = load_dataset(config.data.val, config.reward.grader)
-    chosen, _ = choose_examples(config, WarmstartConfig(**settings), scorer, val)
+    chosen, left_out = choose_examples(config, WarmstartConfig(**settings), scorer, val)
+    assert left_out == 2
     return {example.problem.problem: example.target for example in chosen}
 
 

@@ -40,7 +40,8 @@ def convert_gguf(source: Path, folder: Path) -> None:
         raise ModelError(f"{source}: names no end token; need tokenizer.ggml.eos_token_id; choose another file")
     eos = int(end.contents())
     pad = eos if model.config.pad_token_id is None else model.config.pad_token_id
-    tokenizer.eos_token, tokenizer.pad_token = tokenizer.convert_ids_to_tokens([eos, pad])
+    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(eos)
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
     model.config.eos_token_id = model.generation_config.eos_token_id = eos
     with redirect_stderr(StringIO()):
         model.save_pretrained(folder)

@@ -139,6 +139,7 @@ def choose_examples(
     announce(config.data.train, train_set, config.reward.grader)
     held = {problem.problem for problem in val_set.problems}
     allowed = [problem for problem in train_set.problems if problem.problem not in held]
+    left_out = len(train_set.problems) - len(allowed)
     random.Random(f"warm start {config.trainer.seed}").shuffle(allowed)
     allowed = allowed[: max(1, round(settings.share * len(allowed)))]
     examples = [_example(problem, settings, scorer) for problem in allowed]
@@ -149,7 +150,7 @@ def choose_examples(
     if not chosen:
         need = "a template in which the grader finds the answer"
         raise DataError(Fault("warmstart.template", repr(settings.template), need, "correct it"))
-    return chosen, len(train_set.problems) - len(allowed)
+    return chosen, left_out
 
 
 def tokenized(examples: Sequence[Example], policy: Policy, config: Config) -> list[Pair]:

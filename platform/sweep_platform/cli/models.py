@@ -69,7 +69,7 @@ def warmstart(
         raise typer.Exit(INTERRUPTED) from None
     typer.echo(f"{found.examples} problems taught in {found.steps} updates, {found.solutions} of them with a solution")
     if found.left_out:
-        typer.echo(f"{found.left_out} training problems weren't taught: they are validation problems too")
+        typer.echo(f"left out for being validation problems too: {found.left_out}")
     typer.echo(f"val/accuracy: {_accuracy(found.before)} before, {_accuracy(found.after)} after")
     typer.echo(f"next: model.path={found.folder}")
 
