@@ -101,6 +101,43 @@ class Trainer(Protocol):
     def train(self, config: Any, report: Callable[[Any], bool]) -> None: ...
 
 
+class ModelTrainer(Protocol):
+    """What a trainer has besides if it can fetch models. An exception with `faults` is about the user's input."""
+
+    def fetch_model(
+        self, name: str, *, revision: str | None = None, progress: Callable[[str, int, int], None] | None = None
+    ) -> Path: ...
+
+
+class WarmstartResult(Protocol):
+    """A supervised warm start that is over."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def before(self) -> Mapping[str, float]: ...
+    @property
+    def after(self) -> Mapping[str, float]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def examples(self) -> int: ...
+    @property
+    def solutions(self) -> int: ...
+    @property
+    def left_out(self) -> int: ...
+
+
+class WarmstartTrainer(Trainer, Protocol):
+    """What a trainer has besides if it can warm-start a model. An exception with `faults` is about the user's input."""
+
+    WarmstartConfig: type[BaseModel]
+
+    def warmstart(
+        self, config: Any, settings: Any, out: Path, progress: Callable[[str, int, int], None] | None = None
+    ) -> WarmstartResult: ...
+
+
 class ListedData(Protocol):
     """A public data set that a trainer can fetch."""
 
@@ -166,6 +203,31 @@ def load_data_trainer(name: str) -> DataTrainer:
         return cast(DataTrainer, trainer)
     got, need = f"{name!r}, which has no public data sets", f"a trainer with {' and '.join(_DATA_MEMBERS)}"
     raise BadInput([Fault("--trainer", got, need, "name another, or set data.train and data.val to files")])
+
+
+def load_model_trainer(name: str) -> ModelTrainer:
+    """Return a trainer that can fetch models.
+
+    Raises:
+        BadInput: as `load_trainer`, or it can't.
+    """
+    trainer = load_trainer(name)
+    if hasattr(trainer, "fetch_model"):
+        return cast(ModelTrainer, trainer)
+    need = "a trainer with fetch_model"
+    raise BadInput([Fault("--trainer", f"{name!r}, which fetches no models", need, "name another, or set model.path")])
+
+
+def warmstart_trainer(trainer: Trainer, name: str) -> WarmstartTrainer:
+    """Return the same trainer, as one that can warm-start a model.
+
+    Raises:
+        BadInput: it can't.
+    """
+    if hasattr(trainer, "warmstart") and hasattr(trainer, "WarmstartConfig"):
+        return cast(WarmstartTrainer, trainer)
+    need = "a trainer with warmstart and WarmstartConfig"
+    raise BadInput([Fault("trainer", f"{name!r}, which has no warm start", need, "name another")])
 
 
 def load_trainer(name: str) -> Trainer:

@@ -8,7 +8,8 @@ import dapo.preflight
 import pytest
 from dapo.batch import Fault
 from dapo.config import Config
-from dapo.preflight import TINY_HEADS, preflight
+from dapo.model_folder import NAMED_HEADS
+from dapo.preflight import preflight
 from dapo.warmstart import SHAPE
 
 
@@ -49,7 +50,7 @@ def test_nothing_heavy_is_loaded() -> None:
 
 
 def test_the_embedded_model_has_the_heads_that_are_checked() -> None:
-    assert TINY_HEADS == (SHAPE["num_attention_heads"], SHAPE["num_key_value_heads"])
+    assert NAMED_HEADS["tiny"] == (SHAPE["num_attention_heads"], SHAPE["num_key_value_heads"])
 
 
 def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Path) -> None:

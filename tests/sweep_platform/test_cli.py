@@ -216,7 +216,10 @@ def test_a_trainer_that_fails_is_told_in_a_line(swept: Shell, tmp_path: Path) ->
     assert reply.err.startswith("bad failed: ValueError: the loss") and reply.err.count("\n") <= 2
 
 
-@pytest.mark.parametrize("command", ["", "sweep", "validate", "status", "pareto", "pick", "export", "train", "ui"])
+COMMANDS = ["", "sweep", "validate", "status", "pareto", "pick", "export", "train", "warmstart", "model fetch", "ui"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_each_help_has_an_example(swept: Shell, command: str) -> None:
     reply = swept(*command.split(), "--help")
     assert reply.code == 0

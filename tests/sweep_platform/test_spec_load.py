@@ -126,6 +126,13 @@ def test_a_search_with_a_condition_falls_back_to_the_base_config(spec_file: Path
     assert [line.partition(": got")[0] for line in faults(spec_file)] == ["own.yaml:data.val"]
 
 
+def test_models_by_name_are_choices_of_their_group() -> None:
+    spec = load_spec(AIME, ["model=smollm2-135m"])
+    assert spec.model["path"] == "smollm2-135m"
+    check_spec(spec, source="aime.yaml")
+    assert load_spec(AIME, ["model=some/model", "model.revision=v1"]).model["revision"] == "v1"
+
+
 def test_all_faults_at_once() -> None:
     lines = faults(
         AIME,
@@ -191,7 +198,7 @@ def test_all_faults_at_once() -> None:
         ("config.model.path=x", "move it out of config"),
         ("config.actor=3", "config.actor: got 3; need a mapping"),
         ("config=3", "config: got 3"),
-        ("model=nosuch", "need one of ['tiny'"),
+        ("model=nosuch", "need one of ['smollm2-135m', 'tiny'"),
         ("budget.trials=1,2", "put the values under search"),
         ("budget.trials", "need key=value"),
         ("=3", "need key=value"),

@@ -18,7 +18,10 @@ class ModelConfig(Section):
     """The policy to train."""
 
     path: str = "tiny"
-    """`tiny` (embedded, warm-started on first use) or a Hugging Face folder of the Llama or Qwen2 family."""
+    """`tiny` (embedded, warm-started on first use), `smollm2-135m` (fetched on first use), a Hugging Face folder, or
+    the id `owner/name` of a model on the hub, which is downloaded on first use."""
+    revision: str | None = None
+    """Branch, tag or commit of a model on the hub; None takes its main branch as it was when it was downloaded."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Parameter and activation type."""
     enable_gradient_checkpointing: bool = False

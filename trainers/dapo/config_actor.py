@@ -73,6 +73,9 @@ class ActorConfig(Section):
     gradient go by it in any case."""
     ppo_micro_batch_size_per_gpu: PositiveInt | None = None
     """Responses per micro-batch. Only for `use_dynamic_bsz: false`."""
+    use_prefix_grouper: bool = False
+    """Compute the prompt that the responses of a group share once a micro-batch, and not once a response: the same
+    gradients, up to rounding, for less compute; worth it where prompts aren't short beside responses."""
     entropy_coeff: float = 0.0
     """Weight of the entropy bonus."""
     grad_clip: PositiveFloat = 1.0

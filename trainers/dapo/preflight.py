@@ -16,13 +16,12 @@ from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError, DataError
 from dapo.filter_rule import KNOWN_METRICS, filter_rule
 from dapo.model_config import DecoderConfig
+from dapo.model_folder import KINDS, NAMED_HEADS, find_model, is_hub_id, lacking
 from dapo.overlap import overlap_fault
 from dapo.preflight_losses import loss_faults
 from dapo.reward import import_reward_function
 from dapo.tokenizer import Tokenizer, byte_tokenizer
 
-TINY_HEADS = (4, 2)
-"""Attention heads and key-value heads of the embedded model (`dapo.warmstart.SHAPE`)."""
 Stamp = tuple[int, int] | None
 """Of a file: when it changed, and its size; None where there is none."""
 Stamped = tuple[str, Stamp]
@@ -57,22 +56,26 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
 
 def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
     """Check the model folder, and return its numbers of heads."""
-    path = config.model.path
-    if path == "tiny":
-        return [], TINY_HEADS
-    need, do = "`tiny` or a Hugging Face folder of the Llama or Qwen2 family", "correct the path"
-    folder = Path(path)
-    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
-    if not any(folder.glob("model*.safetensors")):
-        missing.append("model.safetensors")
+    path, revision = config.model.path, config.model.revision
+    faults = []
+    if revision is not None and not is_hub_id(path):
+        need = "a model on the hub in model.path: nothing else has revisions"
+        faults.append(Fault("model.revision", repr(revision), need, "leave it out"))
+    if path in NAMED_HEADS:
+        return faults, NAMED_HEADS[path]
+    need, do = f"{KINDS}, of a supported family", "correct the path"
+    folder = find_model(path, revision)
+    if folder is None:  # an id, downloaded by `prepare`
+        return faults, None
+    missing = lacking(folder)
     if missing:
         got = f"{path!r}, without {', '.join(missing)}" if folder.is_dir() else f"{path!r}, which is no folder"
-        return [Fault("model.path", got, need, do)], None
+        return [*faults, Fault("model.path", got, need, do)], None
     try:
         decoder = DecoderConfig.from_dict(json.loads((folder / "config.json").read_text("utf-8")))
     except (OSError, ValueError, TypeError, AttributeError, DapoError) as error:
-        return [Fault("model.path", f"{path!r} ({error})", need, do)], None
-    return [], (decoder.num_attention_heads, decoder.num_key_value_heads)
+        return [*faults, Fault("model.path", f"{path!r} ({error})", need, do)], None
+    return faults, (decoder.num_attention_heads, decoder.num_key_value_heads)
 
 
 def _sets(config: Config) -> Iterator[Fault]:
@@ -143,7 +146,9 @@ def _prompt_tokens(data: Stamped, grader: str, model: Stamped, template: str | N
 
 
 def _prompt_lengths(config: Config, dataset: Dataset, source: str, key: str) -> Iterator[Fault]:
-    limit, path = config.data.max_prompt_length, config.model.path
+    limit = config.data.max_prompt_length
+    folder = find_model(config.model.path, config.model.revision)
+    path = config.model.path if folder is None else str(folder)
     model = (path, _stamp(str(Path(path) / "tokenizer.json")))
     lengths = _prompt_tokens((source, _stamp(source)), config.reward.grader, model, config.data.prompt_template)
     longer = sum(length > limit for length in lengths)

@@ -17,6 +17,7 @@ from dapo.data import Prompts, announce, load_dataset, tokenize
 from dapo.errors import CheckpointError, DapoError
 from dapo.evaluate import describe, evaluate, evaluation_metrics
 from dapo.model import Policy, flops_per_token, load_policy
+from dapo.model_folder import resolve_model
 from dapo.overlap import held_apart
 from dapo.reward import Scorer
 from dapo.rollout import generate
@@ -212,12 +213,7 @@ def choose_device(name: str) -> torch.device:
 
 def load_initial_policy(config: Config, device: torch.device) -> Policy:
     """Load the policy that a run starts from."""
-    path = config.model.path
-    if path == "tiny":
-        from dapo.warmstart import tiny_path
-
-        path = str(tiny_path())
-    return load_policy(path, dtype=config.model.dtype, device=device)
+    return load_policy(resolve_model(config.model.path, config.model.revision), dtype=config.model.dtype, device=device)
 
 
 def load_reference(config: Config, device: torch.device) -> Policy | None:

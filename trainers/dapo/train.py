@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from dapo.accounting import RolloutStats, update_flops
+from dapo.accounting import RolloutStats, pass_flops, update_flops
 from dapo.advantage import group_relative_advantages
 from dapo.batch import Report, RolloutGroup, TrainBatch
 from dapo.config import Config
@@ -17,7 +17,7 @@ from dapo.plan import describe_outcome, describe_plan, progress_metrics
 from dapo.rounds import scored_round
 from dapo.run import Run
 from dapo.sampling import Gathering, NextRound, RoundRequest, SampledBatch, dynamic_sampling
-from dapo.update import policy_update, sequence_lengths
+from dapo.update import policy_update, scored_segments, trained_segments
 
 logger = logging.getLogger(__name__)
 
@@ -118,13 +118,10 @@ def update_policy(run: Run, batch: TrainBatch) -> dict[str, float]:
         run.state.skipped_updates += 1
         logger.warning("update %d is skipped: no group, or no unmasked token, to train on", run.state.step + 1)
         return result.metrics
+    flops = partial(flops_per_token, run.policy.config)
+    recomputed = config.model.enable_gradient_checkpointing
     run.meter.spend(
-        update_flops(
-            sequence_lengths(batch),
-            config.actor.ppo_epochs,
-            result.forward_passes,
-            partial(flops_per_token, run.policy.config),
-            recomputed=config.model.enable_gradient_checkpointing,
-        )
+        update_flops(trained_segments(batch, config), config.actor.ppo_epochs, flops, recomputed=recomputed)
+        + result.forward_passes * pass_flops(scored_segments(batch.sequences, config), flops)
     )
     return result.metrics

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 from dapo.batch import Fault, Progress, Report, StepMetrics
 from dapo.config import Config
+from dapo.config_warmstart import WarmstartConfig
 
 if TYPE_CHECKING:
     from dapo.fetch import FetchedSet
     from dapo.public_data import ListedSet
+    from dapo.supervised import WarmstartResult
 
-__all__ = ["HELD_OUT", "Config", "Fault", "Progress", "Report", "StepMetrics", "fetch_data", "list_data"]
-__all__ += ["preflight", "prepare", "train"]
+__all__ = ["HELD_OUT", "Config", "Fault", "Progress", "Report", "StepMetrics", "WarmstartConfig"]
+__all__ += ["fetch_data", "fetch_model", "list_data", "preflight", "prepare", "train", "warmstart"]
 
 
 HELD_OUT = {"data.train": ("arithmetic-heldout",), "data.val": ("arithmetic-heldout",)}
@@ -68,3 +70,28 @@ def fetch_data(name: str, *, given: Path | None = None, progress: Progress | Non
     from dapo.fetch import fetch
 
     return fetch(name, given=given, progress=progress)
+
+
+def fetch_model(name: str, *, revision: str | None = None, progress: Progress | None = None) -> Path:
+    """Return the folder of a model by name or id, made or downloaded first where this machine lacks it.
+
+    Raises:
+        DataError: no such name, or a revision of something that has none; its `faults` say how.
+        ModelError: it can't be made or downloaded.
+    """
+    from dapo.model_folder import fetch
+
+    return fetch(name, revision, progress)
+
+
+def warmstart(
+    config: Config, settings: WarmstartConfig, out: Path, progress: Progress | None = None
+) -> WarmstartResult:
+    """Teach the model of `config` its training problems' solutions, and save it as a folder for `model.path`.
+
+    Raises:
+        DapoError: it can't be done (see `dapo.errors`); `out` isn't there then.
+    """
+    from dapo.supervised import warmstart as run
+
+    return run(config, settings, out, progress)

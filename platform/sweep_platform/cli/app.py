@@ -15,7 +15,10 @@ from typer.core import TyperGroup
 from sweep_platform.errors import PlatformError
 
 INTERRUPTED = 130
-_ORDER = ("sweep", "validate", "status", "pareto", "pick", "export", "train", "data", "ui", "mlflow")
+_ORDER = (
+    *("sweep", "validate", "status", "pareto", "pick", "export", "train"),
+    *("warmstart", "model", "data", "ui", "mlflow"),
+)
 _PIPE_WIDTH = 1000
 """Columns where there is no terminal: rows are never folded, so that each is one line."""
 
