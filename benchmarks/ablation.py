@@ -149,7 +149,7 @@ def run() -> dict[str, Any]:
         "goal": "DAPO above naive GRPO by more than two standard errors, at equal updates and at equal tokens",
         "measured": "; ".join([*parts, f"DAPO over naive GRPO, paired by seed: {over}"]),
         "met": all(gain > 2 * error for gain, error in gains),
-        "peers": [{"name": "the paper (Qwen2.5-32B, AIME 2024 avg@32)", "version": "arXiv 2503.14476", "figure": PAPER}],
+        "peers": [{"name": "paper: Qwen2.5-32B, AIME 2024 avg@32", "version": "arXiv 2503.14476", "figure": PAPER}],
         "runs": {
             "settings": rows(),
             "updates": UPDATES,
