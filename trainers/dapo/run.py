@@ -70,6 +70,7 @@ class Run:
         else:
             policy = load_initial_policy(config, device)
         policy.model.gradient_checkpointing = config.model.enable_gradient_checkpointing
+        policy.model.remove_padding = config.model.use_remove_padding
         train_set = load_dataset(config.data.train, config.reward.grader)
         val_set = load_dataset(config.data.val, config.reward.grader, config.data.val_size)
         announce(config.data.train, train_set, config.reward.grader)
@@ -219,6 +220,7 @@ def load_reference(config: Config, device: torch.device) -> Policy | None:
         return None
     reference = load_initial_policy(config, device)
     reference.model.requires_grad_(False)
+    reference.model.remove_padding = config.model.use_remove_padding
     return reference
 
 
