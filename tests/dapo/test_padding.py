@@ -41,7 +41,7 @@ def test_padding_changes_neither_log_probs_nor_gradients(policy: Policy, tempera
 
 @torch.inference_mode()
 def left_padded(policy: Policy, folder: str) -> torch.Tensor:
-    """Log-probabilities by transformers, of a batch as verl lays it out: prompts left-padded, responses right-padded."""
+    """Log-probabilities by transformers, of a batch as verl lays it out: padded left of prompts, right of responses."""
     prompts = pad_sequence([torch.tensor(prompt[::-1]) for prompt, _ in PAIRS], True, -1).flip(1)
     responses = pad_sequence([torch.tensor(response) for _, response in PAIRS], True, -1)
     ids = torch.cat((prompts, responses), 1)

@@ -217,7 +217,7 @@ def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Pa
             {"actor": {"dynamic_bsz_warmup_steps": 31}},
             "actor.dynamic_bsz_warmup_steps",
             "31",
-            "at most trainer.total_training_steps, which is 30",
+            "at most the 30 updates of the run",
             id="a batch that is never whole",
         ),
         pytest.param(

@@ -180,7 +180,7 @@ def test_a_finished_run_can_be_lengthened_and_an_unfinished_one_shortened(make_c
     assert [(step.step, step.total_steps, step.final) for step in longer] == [(3, 5, False), (4, 5, False)]
     shorter = run(make_config(trainer__default_local_dir=folder, trainer__total_training_steps=4))
     assert [(step.step, step.final, len(step.evaluation)) for step in shorter] == [(4, True, 12)]
-    with pytest.raises(CheckpointError, match=r"total_training_steps: got 2; need at least 4"):
+    with pytest.raises(CheckpointError, match=r"total_training_steps: got 2 updates; need at least 4"):
         run(make_config(trainer__default_local_dir=folder, trainer__total_training_steps=2))
 
 

@@ -47,7 +47,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_filter(config),
         *_unread(config),
         *_reward(config),
-        *loss_faults(config),
+        *loss_faults(config, _planned_updates(config)),
         *_parallel(config, devices, heads),
         *_run(config),
     ]
@@ -79,7 +79,7 @@ def _data(config: Config) -> Iterator[Fault]:
         need = "a set to train on: this one is for evaluation, which would then measure what was learnt by heart"
         yield Fault("data.train", repr(config.data.train), need, "set it to arithmetic, or name a file")
     for key, source in (("data.train", config.data.train), ("data.val", config.data.val)):
-        if source in GENERATED or (Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE):
+        if source in GENERATED or _is_large(source):
             continue
         try:
             dataset = _dataset(source, _stamp(source), config.reward.grader)
@@ -90,6 +90,24 @@ def _data(config: Config) -> Iterator[Fault]:
         else:
             if not config.data.filter_overlong_prompts:
                 yield from _prompt_lengths(config, dataset, source, key)
+
+
+def _planned_updates(config: Config) -> int | None:
+    """Updates of the run; None where its training set is large, or can't be read."""
+    source = config.data.train
+    if config.trainer.total_epochs is None or source in GENERATED:
+        return config.planned_updates(GENERATED.get(source, ("train", 0))[1])
+    if _is_large(source):
+        return None
+    try:
+        prompts = len(_dataset(source, _stamp(source), config.reward.grader).problems)
+    except DataError:
+        return None
+    return config.planned_updates(prompts)
+
+
+def _is_large(source: str) -> bool:
+    return Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE
 
 
 def _stamp(path: str) -> Stamp:

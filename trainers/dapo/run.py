@@ -48,7 +48,7 @@ class Run:
     @property
     def total_steps(self) -> int:
         """Updates planned."""
-        return self.config.trainer.total_training_steps
+        return self.config.planned_updates(len(self.train_prompts))
 
     @classmethod
     def start(cls, config: Config) -> Run:
@@ -180,8 +180,9 @@ class Run:
         """
         state = self.state
         if state.step > self.total_steps:
+            name = "total_training_steps" if self.config.trainer.total_epochs is None else "total_epochs"
             raise CheckpointError(
-                f"trainer.total_training_steps: got {self.total_steps}; need at least {state.step}, where "
+                f"trainer.{name}: got {self.total_steps} updates; need at least {state.step}, where "
                 f"{source} stands; raise it, or set another trainer.default_local_dir"
             )
         if state.last is not None:
