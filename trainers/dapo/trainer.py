@@ -33,6 +33,7 @@ def train(config: Config, report: Report) -> None:
 
     Raises:
         DapoError: the run can't go on (see `dapo.errors`).
+        KeyboardInterrupt: on Ctrl-C, after the update that it came in and a checkpoint; on a second one, at once.
     """
     from dapo.train import train as run
 
