@@ -89,7 +89,7 @@ class Trainer(Protocol):
     """A module that trains: `dapo.trainer` documents each member.
 
     Where its config has a section `trainer` with `default_local_dir` (a folder for one run) and `num_threads`, the
-    driver sets them.
+    driver sets them. A function `describe(config) -> str` is optional; `platform validate` shows what it says.
     """
 
     Config: type[BaseModel]
@@ -97,6 +97,12 @@ class Trainer(Protocol):
     def preflight(self, config: Any, devices: int = 1) -> Sequence[TrainerFault]: ...
     def prepare(self, config: Any, progress: Callable[[str, int, int], None] | None = None) -> None: ...
     def train(self, config: Any, report: Callable[[Any], bool]) -> None: ...
+
+
+def describe_config(trainer: Trainer, config: Mapping[str, Any]) -> str:
+    """What a trainer says of a valid config in one line, where it has a `describe`; or an empty string."""
+    describe: Callable[[BaseModel], str] | None = getattr(trainer, "describe", None)
+    return "" if describe is None else describe(trainer.Config.model_validate(config))
 
 
 def load_trainer(name: str) -> Trainer:

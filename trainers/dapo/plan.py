@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dapo.checkpoint import RunState
 from dapo.config import Config
+from dapo.expected_rounds import describe_rounds
 from dapo.update import learning_rate
 
 
@@ -33,13 +34,23 @@ def progress_metrics(state: RunState, config: Config, prompts: int) -> dict[str,
     }
 
 
+def clips(config: Config) -> bool:
+    """Whether a ratio can leave the clip range: with one step an update it is 1, but for carried groups."""
+    steps = -(-config.data.train_batch_size // config.mini_batch_size) * config.actor.ppo_epochs
+    filtering = config.algorithm.filter_groups
+    return steps > 1 or (filtering.enable and filtering.surplus == "carry")
+
+
 def describe_plan(config: Config, prompts: int) -> str:
     """The plan in one line."""
+    rounds = describe_rounds(config)
     steps, optim = config.planned_updates(prompts), config.actor.optim
     return (
         f"plan: {steps} updates of {config.data.train_batch_size} prompts x {config.rollout.n} responses, "
         f"{planned_epochs(config, prompts):.2f} epochs of {prompts} prompts if nothing is filtered; learning rate "
         f"{learning_rate(optim, 1):.3g} at the first update, {learning_rate(optim, steps):.3g} at the last"
+        + ("" if clips(config) else "; one optimiser step per update, so that every ratio is 1 and nothing is clipped")
+        + (f"; {rounds}" if rounds else "")
     )
 
 

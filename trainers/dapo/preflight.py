@@ -58,7 +58,7 @@ def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
     path = config.model.path
     if path == "tiny":
         return [], TINY_HEADS
-    need, do = "`tiny` or a Hugging Face folder of the Llama or Qwen2 family", "correct the path"
+    need, do = "`tiny` or a Hugging Face folder of the Llama or Qwen2 family", "name a folder that is one, or tiny"
     folder = Path(path)
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
     if not any(folder.glob("model*.safetensors")):
@@ -219,7 +219,7 @@ def _filter(config: Config) -> Iterator[Fault]:
     bounds = {"threshold": filtering.threshold, "upper": filtering.upper}
     for name, value in bounds.items():
         if not math.isfinite(value):
-            yield Fault(f"{key}.{name}", str(value), "a finite number", "set one")
+            yield Fault(f"{key}.{name}", str(value), "a finite number", "set it to one, or leave it out")
     if filtering.statistic == "mean" and not filtering.threshold < filtering.upper:
         need = f"less than {key}.upper, which is {filtering.upper}"
         yield Fault(f"{key}.threshold", str(filtering.threshold), need, "lower it, or raise upper")
@@ -234,7 +234,8 @@ def _pilot(config: Config) -> Iterator[Fault]:
     pilot, n = config.rollout.pilot_n, config.rollout.n
     if pilot is not None and not 2 <= pilot < n:
         need = f"from 2, so that responses can differ, to less than rollout.n, which is {n}"
-        yield Fault("rollout.pilot_n", str(pilot), need, "correct it, or leave it out")
+        do = f"set it to {max(n // 2, 2)}, say, or leave it out" if n > 2 else "raise rollout.n, or leave pilot_n out"
+        yield Fault("rollout.pilot_n", str(pilot), need, do)
     if pilot is not None and not config.algorithm.filter_groups.enable:
         need = "algorithm.filter_groups.enable: true, whose rule the pilots must pass"
         yield Fault("rollout.pilot_n", str(pilot), need, "enable it, or leave pilot_n out")
@@ -248,7 +249,8 @@ def _adaptive(config: Config) -> Iterator[Fault]:
     key = "algorithm.filter_groups.adaptive"
     if filtering.max_num_gen_batches <= 0:
         need = "algorithm.filter_groups.max_num_gen_batches > 0, a fraction of which says when to give way"
-        yield Fault(f"{key}.enable", f"true, with max_num_gen_batches {filtering.max_num_gen_batches}", need, "set it")
+        got = f"true, with max_num_gen_batches {filtering.max_num_gen_batches}"
+        yield Fault(f"{key}.enable", got, need, "set max_num_gen_batches to 10, say, or adaptive.enable: false")
     if rule.bound <= filtering.adaptive.floor:
         name = "tolerance" if filtering.statistic == "spread" else "threshold"
         need = f"less than algorithm.filter_groups.{name}, which is {rule.bound}: there is nothing to lower"
@@ -260,7 +262,12 @@ def _unread(config: Config) -> Iterator[Fault]:
     filtering, selection = config.algorithm.filter_groups, config.data.selection
     key, adaptive = "algorithm.filter_groups", filtering.adaptive
     unread: list[tuple[Section, str, tuple[str, ...], str, str]] = []
-    if filtering.enable:
+    if not filtering.enable:
+        off, do = "filter_groups.enable: false", "set that to true"
+        knobs = tuple(name for name in type(filtering).model_fields if name not in ("enable", "adaptive"))
+        unread.append((filtering, key, knobs, off, do))
+        unread.append((adaptive, f"{key}.adaptive", tuple(type(adaptive).model_fields), off, do))
+    else:
         bounds = ("threshold", "upper") if filtering.statistic == "spread" else ("tolerance",)
         unread.append((filtering, key, bounds, f"statistic: {filtering.statistic}", "set the other statistic"))
         if filtering.surplus == "drop":
@@ -287,7 +294,9 @@ def _reward(config: Config) -> Iterator[Fault]:
             import_reward_function(path)
         except DapoError as error:
             need = "package.module:function, importable here"
-            yield Fault("reward.custom_reward_function", f"{path!r}: {error}", need, "correct it, or PYTHONPATH")
+            yield Fault(
+                "reward.custom_reward_function", f"{path!r}: {error}", need, "name one so, its folder on PYTHONPATH"
+            )
     rewards = (config.reward.correct_reward, config.reward.wrong_reward)
     if not all(map(math.isfinite, rewards)) or rewards[0] <= rewards[1]:
         need = f"more than reward.wrong_reward, which is {rewards[1]}, and both finite"
@@ -321,6 +330,8 @@ def _run(config: Config) -> Iterator[Fault]:
         yield Fault("trainer.default_local_dir", repr(folder), "a folder", "name another place")
     device = config.trainer.device
     if device not in ("auto", "cpu", "cuda") and not device.startswith("cuda:"):
-        yield Fault("trainer.device", repr(device), "auto, cpu or cuda", "correct it")
+        yield Fault("trainer.device", repr(device), "auto, cpu or cuda", "set it to auto")
     if not math.isfinite(config.actor.entropy_coeff):
-        yield Fault("actor.entropy_coeff", str(config.actor.entropy_coeff), "a finite number", "set one")
+        yield Fault(
+            "actor.entropy_coeff", str(config.actor.entropy_coeff), "a finite number", "set it to 0 for no bonus"
+        )

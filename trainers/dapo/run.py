@@ -201,7 +201,7 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise DapoError(f"trainer.device: got {name}; need cpu or auto, since there is no CUDA device; set it")
+        raise DapoError(f"trainer.device: got {name}; need cpu or auto, since there is no CUDA device; set it to auto")
     return torch.device(name)
 
 

@@ -121,12 +121,14 @@ def update_policy(run: Run, batch: TrainBatch) -> dict[str, float]:
         run.state.skipped_updates += 1
         logger.warning("update %d is skipped: no group, or no unmasked token, to train on", run.state.step + 1)
         return result.metrics
+    flops = partial(flops_per_token, run.policy.config)
     run.meter.spend(
-        update_flops(
-            sequence_lengths(batch),
+        update_flops(sequence_lengths(batch), 0, result.forward_passes, flops)
+        + update_flops(
+            result.trained_lengths,
             config.actor.ppo_epochs,
-            result.forward_passes,
-            partial(flops_per_token, run.policy.config),
+            0,
+            flops,
             recomputed=config.model.enable_gradient_checkpointing,
         )
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dapo.batch import Fault, Progress, Report, StepMetrics
 from dapo.config import Config
 
-__all__ = ["Config", "Fault", "Progress", "Report", "StepMetrics", "preflight", "prepare", "train"]
+__all__ = ["Config", "Fault", "Progress", "Report", "StepMetrics", "describe", "preflight", "prepare", "train"]
 
 
 def preflight(config: Config, devices: int = 1) -> list[Fault]:
@@ -17,6 +17,13 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
     from dapo.preflight import preflight as run
 
     return run(config, devices)
+
+
+def describe(config: Config) -> str:
+    """What is worth knowing of a valid config before it costs anything, in one line; perhaps empty. Loads no torch."""
+    from dapo.expected_rounds import describe_rounds
+
+    return describe_rounds(config)
 
 
 def prepare(config: Config, progress: Progress | None = None) -> None:

@@ -39,6 +39,9 @@ class UpdateResult:
     """0: everything was masked, and the update was skipped."""
     forward_passes: int
     """Passes over the batch without gradient: for log-probabilities before the first step, and the reference's."""
+    trained_lengths: list[int]
+    """Tokens, prompt and response, of each sequence that a gradient was taken of, in each of the `ppo_epochs`; a
+    mini-batch in which every token is masked is left out."""
 
 
 def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.AdamW:
@@ -107,7 +110,9 @@ def policy_update(
     for mini in minis * config.actor.ppo_epochs:
         if mini.tokens:
             update.step(mini)
-    return UpdateResult(update.totals.metrics() | {"actor/lr": rate}, update.totals.steps, passes)
+    lengths = sequence_lengths(batch)
+    trained = [lengths[index] for mini in minis if mini.tokens for index in mini.indices]
+    return UpdateResult(update.totals.metrics() | {"actor/lr": rate}, update.totals.steps, passes, trained)
 
 
 def mini_batches(batch: TrainBatch, config: Config) -> Iterator[MiniBatch]:

@@ -84,7 +84,7 @@ class TrainerChecks:
             for value in domain.samples():
                 if (need := refuse_value(info, value)) is not None:
                     place = self.where(f"{key}.{domain.kind}")
-                    faults.append(Fault(place, show(value), f"{need}, as {path} takes", "take it out, or change it"))
+                    faults.append(Fault(place, show(value), f"{need}, as {path} takes", "take it out of the search"))
 
     def overridden(self, domains: Mapping[str, Domain], faults: list[Fault]) -> None:
         """A value given by hand for what every trial draws anew would be ignored without a word."""
