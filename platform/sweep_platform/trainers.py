@@ -92,6 +92,7 @@ class Trainer(Protocol):
 
     Where its config has a section `trainer` with `default_local_dir` (a folder for one run) and `num_threads`, the
     driver sets them. What it may have besides: `HELD_OUT` (see `held_out`) and the members of `DataTrainer`.
+    A function `describe(config) -> str` is optional too; `platform validate` shows what it says.
     """
 
     Config: type[BaseModel]
@@ -228,6 +229,12 @@ def warmstart_trainer(trainer: Trainer, name: str) -> WarmstartTrainer:
         return cast(WarmstartTrainer, trainer)
     need = "a trainer with warmstart and WarmstartConfig"
     raise BadInput([Fault("trainer", f"{name!r}, which has no warm start", need, "name another")])
+
+
+def describe_config(trainer: Trainer, config: Mapping[str, Any]) -> str:
+    """What a trainer says of a valid config in one line, where it has a `describe`; or an empty string."""
+    describe: Callable[[BaseModel], str] | None = getattr(trainer, "describe", None)
+    return "" if describe is None else describe(trainer.Config.model_validate(config))
 
 
 def load_trainer(name: str) -> Trainer:

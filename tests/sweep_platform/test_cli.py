@@ -198,7 +198,7 @@ def test_export_and_train_give_the_accuracy_again(swept: Shell, tmp_path: Path) 
     assert yaml.safe_load(out.read_text())["provenance"]["trial"] == point["number"]
     trained = swept("train", out)
     assert (trained.code, trained.err) == (0, "")
-    accuracy = f"val/accuracy: {point['values']['val/accuracy']:.3f}"
+    accuracy = f"val/accuracy: {point['values']['val/accuracy']:.3f} (n=1)"
     assert "run best finished after 4 steps" in trained.out and accuracy in trained.out.splitlines()
     again = swept("train", out)
     assert again.code == 0 and "run best was finished before" in again.out and accuracy in again.out

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from dapo.config_actor import ActorConfig
 from dapo.config_section import Fraction, KLEstimate, NonNegativeFloat, PositiveFloat, PositiveInt, Section
+from dapo.config_trainer import DEFAULT_UPDATES, TrainerConfig
 
 
 class ModelConfig(Section):
@@ -27,6 +28,9 @@ class ModelConfig(Section):
     enable_gradient_checkpointing: bool = False
     """Keep only each layer's input for the backward pass and compute the rest again: the same gradients in less
     memory, for a third more compute in the update."""
+    use_remove_padding: bool = True
+    """Compute log-probabilities and gradients on packed sequences. Off: on micro-batches padded to their longest
+    sequence, for comparison: the same numbers in more time and memory. The padding is in no budget and no FLOPs."""
 
 
 class SelectionConfig(Section):
@@ -276,31 +280,6 @@ class RewardConfig(Section):
         return self
 
 
-class TrainerConfig(Section):
-    """The run: its length, evaluation, checkpoints and place."""
-
-    total_training_steps: PositiveInt = 30
-    """Updates."""
-    test_freq: int = 10
-    """Evaluate every so many updates; <= 0 only at the end. The last update is always evaluated."""
-    val_before_train: bool = True
-    """Evaluate before the first update."""
-    save_freq: int = 10
-    """Checkpoint every so many updates; <= 0 only at the end. The last update is always saved."""
-    max_ckpt_to_keep: PositiveInt = 2
-    """Older checkpoints are deleted."""
-    default_local_dir: str | None = None
-    """Folder for checkpoints; None keeps none. A run started again on the same folder resumes."""
-    resume_mode: Literal["auto", "disable"] = "auto"
-    """`auto` continues from the latest checkpoint in `default_local_dir`."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seeds data order, sampling and evaluation."""
-    device: str = "auto"
-    """`auto`, `cpu` or `cuda`."""
-    num_threads: PositiveInt | None = None
-    """CPU threads of this run; None takes all. Set before torch loads where the run has its own process."""
-
-
 class Config(Section):
     """One training run, in full."""
 
@@ -332,6 +311,16 @@ class Config(Section):
     def gen_batch_size_at(self, step: int) -> int:
         """Prompts per generation round of update `step`."""
         return self.data.gen_batch_size or self.train_batch_size_at(step)
+
+    def planned_updates(self, prompts: int) -> int:
+        """Updates of a run on a training set of so many prompts."""
+        if self.trainer.total_epochs is None:
+            return self.trainer.total_training_steps or DEFAULT_UPDATES
+        left, step = self.trainer.total_epochs * prompts, 0
+        while step + 1 < self.actor.dynamic_bsz_warmup_steps and left >= self.train_batch_size_at(step + 1):
+            step += 1
+            left -= self.train_batch_size_at(step)
+        return max(1, step + left // self.data.train_batch_size)
 
     @property
     def loss_scale_factor(self) -> int:

@@ -47,8 +47,8 @@ class ActorConfig(Section):
     loss_agg_mode: Literal[
         "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean"
     ] = "token-mean"
-    """`token-mean` divides by the tokens of the whole mini-batch (Eq. 12), never of a micro-batch;
-    `seq-mean-token-sum-norm` by sequences and a constant length (Dr. GRPO)."""
+    """`token-mean` divides by the tokens of the whole mini-batch, never of a micro-batch (nor of each group, as Eq. 12
+    is written and verl doesn't do either); `seq-mean-token-sum-norm` by sequences and a constant length (Dr. GRPO)."""
     loss_scale_factor: PositiveInt | None = None
     """Tokens: the constant length of `seq-mean-token-sum-norm`; None means `data.max_response_length`."""
     use_kl_loss: bool = False

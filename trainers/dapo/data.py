@@ -111,7 +111,7 @@ def load_dataset(source: str, grader: str, size: int | None = None) -> Dataset:
     path = data_path(source)
     if Path(path).suffix not in SUFFIXES:
         names = ", ".join([*GENERATED, *OWNERS])
-        raise DataError(Fault(source, "no such set", f"{names}, a .jsonl or a .parquet file", "correct it"))
+        raise DataError(Fault(source, "no such set", f"{names}, a .jsonl or a .parquet file", "name one of these"))
     found: dict[str, Problem] = {}
     counts: Counter[str] = Counter()
     for row in read_rows(path):
@@ -131,7 +131,7 @@ def load_dataset(source: str, grader: str, size: int | None = None) -> Dataset:
     if not usable:
         example = f" (as in {ungradable[0]})" if ungradable else ""
         got = f"{counts.total()} rows and none with an answer that the grader {grader!r} can read{example}"
-        raise DataError(Fault(source, got, "at least one", "change grader or file"))
+        raise DataError(Fault(source, got, "at least one", "set reward.grader to one that can, or name another file"))
     repeats = set(counts.values())
     return Dataset(
         tuple(usable[:size]),

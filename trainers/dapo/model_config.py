@@ -157,7 +157,7 @@ def _unsupported(raw: Mapping[str, Any]) -> list[str]:
     kind = _rope_type(rope)
     lacking = [key for key in _ROPE_NUMBERS.get(kind, ()) if not isinstance(rope.get(key), int | float)]
     known = f"one of {', '.join(_ROPE_NUMBERS)}"
-    checks = {
+    checks: dict[str, tuple[object, object]] = {
         "rope scaling": (kind, kind if kind in _ROPE_NUMBERS else known),
         "numbers that rope scaling lacks": (lacking, []),
         "hidden_act": (raw.get("hidden_act", "silu"), "silu"),

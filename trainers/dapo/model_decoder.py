@@ -40,8 +40,8 @@ class Layout:
     """[U] laid-out index at which the attention of each hidden state is read; None: its own index."""
 
     @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device) -> Layout:
-        """Sort sequences of these lengths, packed in this order, into buckets."""
+    def of(cls, lengths: Sequence[int], device: torch.device, fill: float = BUCKET_FILL) -> Layout:
+        """Sort sequences of these lengths, packed in this order, into buckets that are filled to `fill` at least."""
         order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
         starts = torch.tensor([0, *lengths]).cumsum(0)[:-1]
         sources, positions, buckets = [], [], []
@@ -49,7 +49,7 @@ class Layout:
         while first < len(order):
             longest = lengths[order[first]]
             last = first
-            while last < len(order) and lengths[order[last]] >= BUCKET_FILL * longest:
+            while last < len(order) and lengths[order[last]] >= fill * longest:
                 last += 1
             rows = torch.tensor(order[first:last])
             column = torch.arange(longest).expand(len(rows), -1)
@@ -194,6 +194,8 @@ class Decoder(nn.Module):
         self.config = config
         self.gradient_checkpointing = False
         """Keep only each layer's input for the backward pass, and compute the rest again there."""
+        self.remove_padding = True
+        """Off: every sequence is padded to the longest, in one bucket."""
         self.model = Trunk(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -215,7 +217,8 @@ class Decoder(nn.Module):
         Returns:
             [T or U, hidden], in the order of `input_ids`.
         """
-        layout = Layout.of(cu_seqlens.diff().tolist(), input_ids.device)
+        fill = BUCKET_FILL if self.remove_padding else 0.0
+        layout = Layout.of(cu_seqlens.diff().tolist(), input_ids.device, fill)
         longest = max(length for _, length in layout.buckets)
         if places is not None:
             layout = layout.shared(places)

@@ -48,7 +48,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_filter(config),
         *_unread(config),
         *_reward(config),
-        *loss_faults(config),
+        *loss_faults(config, _planned_updates(config)),
         *_parallel(config, devices, heads),
         *_run(config),
     ]
@@ -63,7 +63,7 @@ def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
         faults.append(Fault("model.revision", repr(revision), need, "leave it out"))
     if path in NAMED_HEADS:
         return faults, NAMED_HEADS[path]
-    need, do = f"{KINDS}, of a supported family", "correct the path"
+    need, do = f"{KINDS}, of a supported family", "name one of these"
     folder = find_model(path, revision)
     if folder is None:  # an id, downloaded by `prepare`
         return faults, None
@@ -93,7 +93,7 @@ def _data(config: Config) -> Iterator[Fault]:
     """Read both data sets, hold them against each other, and measure their prompts with the model's tokenizer."""
     found: dict[str, Dataset] = {}
     for key, source in (("data.train", config.data.train), ("data.val", config.data.val)):
-        if source in GENERATED or (Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE):
+        if source in GENERATED or _is_large(source):
             continue
         try:
             found[key] = _dataset(source, _stamp(source), config.reward.grader)
@@ -107,6 +107,24 @@ def _data(config: Config) -> Iterator[Fault]:
     if len(found) == 2 and config.data.train != config.data.val:
         shared = overlap_fault(found["data.train"], found["data.val"], config)
         yield from () if shared is None else (shared,)
+
+
+def _planned_updates(config: Config) -> int | None:
+    """Updates of the run; None where its training set is large, or can't be read."""
+    source = config.data.train
+    if config.trainer.total_epochs is None or source in GENERATED:
+        return config.planned_updates(GENERATED.get(source, ("train", 0))[1])
+    if _is_large(source):
+        return None
+    try:
+        prompts = len(_dataset(source, _stamp(source), config.reward.grader).problems)
+    except DataError:
+        return None
+    return config.planned_updates(prompts)
+
+
+def _is_large(source: str) -> bool:
+    return Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE
 
 
 def _stamp(path: str) -> Stamp:
@@ -220,7 +238,7 @@ def _filter(config: Config) -> Iterator[Fault]:
     bounds = {"threshold": filtering.threshold, "upper": filtering.upper}
     for name, value in bounds.items():
         if not math.isfinite(value):
-            yield Fault(f"{key}.{name}", str(value), "a finite number", "set one")
+            yield Fault(f"{key}.{name}", str(value), "a finite number", "set it to one, or leave it out")
     if filtering.statistic == "mean" and not filtering.threshold < filtering.upper:
         need = f"less than {key}.upper, which is {filtering.upper}"
         yield Fault(f"{key}.threshold", str(filtering.threshold), need, "lower it, or raise upper")
@@ -235,7 +253,8 @@ def _pilot(config: Config) -> Iterator[Fault]:
     pilot, n = config.rollout.pilot_n, config.rollout.n
     if pilot is not None and not 2 <= pilot < n:
         need = f"from 2, so that responses can differ, to less than rollout.n, which is {n}"
-        yield Fault("rollout.pilot_n", str(pilot), need, "correct it, or leave it out")
+        do = f"set it to {max(n // 2, 2)}, say, or leave it out" if n > 2 else "raise rollout.n, or leave pilot_n out"
+        yield Fault("rollout.pilot_n", str(pilot), need, do)
     if pilot is not None and not config.algorithm.filter_groups.enable:
         need = "algorithm.filter_groups.enable: true, whose rule the pilots must pass"
         yield Fault("rollout.pilot_n", str(pilot), need, "enable it, or leave pilot_n out")
@@ -249,7 +268,8 @@ def _adaptive(config: Config) -> Iterator[Fault]:
     key = "algorithm.filter_groups.adaptive"
     if filtering.max_num_gen_batches <= 0:
         need = "algorithm.filter_groups.max_num_gen_batches > 0, a fraction of which says when to give way"
-        yield Fault(f"{key}.enable", f"true, with max_num_gen_batches {filtering.max_num_gen_batches}", need, "set it")
+        got = f"true, with max_num_gen_batches {filtering.max_num_gen_batches}"
+        yield Fault(f"{key}.enable", got, need, "set max_num_gen_batches to 10, say, or adaptive.enable: false")
     if rule.bound <= filtering.adaptive.floor:
         name = "tolerance" if filtering.statistic == "spread" else "threshold"
         need = f"less than algorithm.filter_groups.{name}, which is {rule.bound}: there is nothing to lower"
@@ -261,7 +281,12 @@ def _unread(config: Config) -> Iterator[Fault]:
     filtering, selection = config.algorithm.filter_groups, config.data.selection
     key, adaptive = "algorithm.filter_groups", filtering.adaptive
     unread: list[tuple[Section, str, tuple[str, ...], str, str]] = []
-    if filtering.enable:
+    if not filtering.enable:
+        off, do = "filter_groups.enable: false", "set that to true"
+        knobs = tuple(name for name in type(filtering).model_fields if name not in ("enable", "adaptive"))
+        unread.append((filtering, key, knobs, off, do))
+        unread.append((adaptive, f"{key}.adaptive", tuple(type(adaptive).model_fields), off, do))
+    else:
         bounds = ("threshold", "upper") if filtering.statistic == "spread" else ("tolerance",)
         unread.append((filtering, key, bounds, f"statistic: {filtering.statistic}", "set the other statistic"))
         if filtering.surplus == "drop":
@@ -288,7 +313,9 @@ def _reward(config: Config) -> Iterator[Fault]:
             import_reward_function(path)
         except DapoError as error:
             need = "package.module:function, importable here"
-            yield Fault("reward.custom_reward_function", f"{path!r}: {error}", need, "correct it, or PYTHONPATH")
+            yield Fault(
+                "reward.custom_reward_function", f"{path!r}: {error}", need, "name one so, its folder on PYTHONPATH"
+            )
     rewards = (config.reward.correct_reward, config.reward.wrong_reward)
     if not all(map(math.isfinite, rewards)) or rewards[0] <= rewards[1]:
         need = f"more than reward.wrong_reward, which is {rewards[1]}, and both finite"
@@ -322,6 +349,8 @@ def _run(config: Config) -> Iterator[Fault]:
         yield Fault("trainer.default_local_dir", repr(folder), "a folder", "name another place")
     device = config.trainer.device
     if device not in ("auto", "cpu", "cuda") and not device.startswith("cuda:"):
-        yield Fault("trainer.device", repr(device), "auto, cpu or cuda", "correct it")
+        yield Fault("trainer.device", repr(device), "auto, cpu or cuda", "set it to auto")
     if not math.isfinite(config.actor.entropy_coeff):
-        yield Fault("actor.entropy_coeff", str(config.actor.entropy_coeff), "a finite number", "set one")
+        yield Fault(
+            "actor.entropy_coeff", str(config.actor.entropy_coeff), "a finite number", "set it to 0 for no bonus"
+        )

@@ -50,7 +50,7 @@ class Run:
     @property
     def total_steps(self) -> int:
         """Updates planned."""
-        return self.config.trainer.total_training_steps
+        return self.config.planned_updates(len(self.train_prompts))
 
     @classmethod
     def start(cls, config: Config) -> Run:
@@ -72,6 +72,7 @@ class Run:
         else:
             policy = load_initial_policy(config, device)
         policy.model.gradient_checkpointing = config.model.enable_gradient_checkpointing
+        policy.model.remove_padding = config.model.use_remove_padding
         train_set = load_dataset(config.data.train, config.reward.grader)
         val_set = load_dataset(config.data.val, config.reward.grader, config.data.val_size)
         announce(config.data.train, train_set, config.reward.grader)
@@ -187,8 +188,9 @@ class Run:
                 "or the data.val that shared problems with it, or set another trainer.default_local_dir"
             )
         if state.step > self.total_steps:
+            name = "total_training_steps" if self.config.trainer.total_epochs is None else "total_epochs"
             raise CheckpointError(
-                f"trainer.total_training_steps: got {self.total_steps}; need at least {state.step}, where "
+                f"trainer.{name}: got {self.total_steps} updates; need at least {state.step}, where "
                 f"{source} stands; raise it, or set another trainer.default_local_dir"
             )
         if state.last is not None:
@@ -207,7 +209,7 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise DapoError(f"trainer.device: got {name}; need cpu or auto, since there is no CUDA device; set it")
+        raise DapoError(f"trainer.device: got {name}; need cpu or auto, since there is no CUDA device; set it to auto")
     return torch.device(name)
 
 
@@ -222,6 +224,7 @@ def load_reference(config: Config, device: torch.device) -> Policy | None:
         return None
     reference = load_initial_policy(config, device)
     reference.model.requires_grad_(False)
+    reference.model.remove_padding = config.model.use_remove_padding
     return reference
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dapo.supervised import WarmstartResult
 
 __all__ = ["HELD_OUT", "Config", "Fault", "Progress", "Report", "StepMetrics", "WarmstartConfig"]
-__all__ += ["fetch_data", "fetch_model", "list_data", "preflight", "prepare", "train", "warmstart"]
+__all__ += ["describe", "fetch_data", "fetch_model", "list_data", "preflight", "prepare", "train", "warmstart"]
 
 
 HELD_OUT = {"data.train": ("arithmetic-heldout",), "data.val": ("arithmetic-heldout",)}
@@ -31,6 +31,13 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
     from dapo.preflight import preflight as run
 
     return run(config, devices)
+
+
+def describe(config: Config) -> str:
+    """What is worth knowing of a valid config before it costs anything, in one line; perhaps empty. Loads no torch."""
+    from dapo.expected_rounds import describe_rounds
+
+    return describe_rounds(config)
 
 
 def prepare(config: Config, progress: Progress | None = None) -> None:
@@ -47,6 +54,7 @@ def train(config: Config, report: Report) -> None:
 
     Raises:
         DapoError: the run can't go on (see `dapo.errors`).
+        KeyboardInterrupt: on Ctrl-C, after the update that it came in and a checkpoint; on a second one, at once.
     """
     from dapo.train import train as run
 

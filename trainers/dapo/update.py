@@ -225,9 +225,11 @@ def scored_segments(sequences: Sequence[tuple[list[int], list[int]]], config: Co
 
 
 def trained_segments(batch: TrainBatch, config: Config) -> list[Segment]:
-    """What one epoch of `policy_update` computes."""
+    """What one epoch of `policy_update` computes; a mini-batch in which every token is masked is left out."""
     segments: list[Segment] = []
     for mini in mini_batches(batch, config):
+        if not mini.tokens:
+            continue
         chosen = [batch.sequences[index] for index in mini.indices]
         micros = training_micro_batches(lengths_of(chosen), config.actor)
         segments += computed_segments(chosen, micros, shared=config.actor.use_prefix_grouper)

@@ -84,7 +84,8 @@ def train(
     told = "was finished before" if result.finished_before else "finished"
     typer.echo(f"run {result.name} {told} after {result.steps} steps")
     if result.accuracy is not None:
-        typer.echo(f"{result.metric}: {units.accuracy(result.accuracy, result.accuracy_se)}")
+        error, drawn = result.accuracy_se, units.sampling(result.metrics)
+        typer.echo(f"{result.metric}: {units.accuracy(result.accuracy, error)}{drawn}")
     typer.echo(f"checkpoints: {result.folder}")
 
 
@@ -93,6 +94,7 @@ def _step_line(step: StepMetrics) -> str:
     parts = [f"step {step.step}/{step.total_steps}"]
     if "val/accuracy" in scalars:
         parts.append(f"accuracy {units.accuracy(scalars['val/accuracy'], scalars.get('val/accuracy_se'))}")
+        parts[-1] += units.sampling(scalars)
     if "reward/acc_mean" in scalars:
         parts.append(f"training accuracy {scalars['reward/acc_mean']:.3f}")
     if "filter/yield" in scalars:

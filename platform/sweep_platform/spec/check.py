@@ -84,7 +84,7 @@ class TrainerChecks:
             for value in domain.samples():
                 if (need := refuse_value(info, value)) is not None:
                     place = self.where(f"{key}.{domain.kind}")
-                    faults.append(Fault(place, show(value), f"{need}, as {path} takes", "take it out, or change it"))
+                    faults.append(Fault(place, show(value), f"{need}, as {path} takes", "take it out of the search"))
 
     def held_out(self, base: Mapping[str, Any] | None, domains: Mapping[str, Domain], faults: list[Fault]) -> None:
         """What is kept for the final evaluation is no part of a search, which would choose by it."""
