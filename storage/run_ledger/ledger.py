@@ -101,6 +101,19 @@ class Ledger:
             session.refresh(row)
             return rows.sweep(row)
 
+    def update_spec(self, lease: DriverLease, spec: Mapping[str, Any]) -> SweepRecord:
+        """Store a sweep's spec anew, which differs from the stored one in nothing that makes its identity.
+
+        Raises:
+            StaleToken: another driver has taken over.
+        """
+        with self._database.writing() as session:
+            leases.check(session, lease)
+            row = session.get_one(Sweep, lease.sweep_id)
+            row.spec = dict(spec)
+            session.flush()
+            return rows.sweep(row)
+
     def find_sweep(self, address: str) -> SweepRecord | None:
         """Return the sweep that `name` (its latest version) or `name@version` names."""
         name, at, version = address.partition("@")
@@ -290,7 +303,7 @@ class Ledger:
 
         Args:
             attempt: What ran it.
-            state: A final state; or WAITING, for an attempt that was interrupted and hands its trial back.
+            state: A final state; WAITING, for an attempt that was interrupted and hands its trial back; or PAUSED.
             values: One finite value an objective; COMPLETE needs them.
             reason: Why it didn't complete.
 
@@ -309,6 +322,23 @@ class Ledger:
             trial.ended_at = now() if state.final else None
             trial.objective_values = None if values is None else [float(value) for value in values]
             return _trial(session, trial.id)
+
+    def change_state(
+        self, lease: DriverLease, trial_id: int, state: TrialState, reason: str | None = None
+    ) -> TrialRecord:
+        """Decide about a trial without an attempt: prune a paused one, or reopen one that ended without a result.
+
+        Raises:
+            StaleToken: another driver has taken over.
+            LedgerError: another change than PAUSED to PRUNED, PRUNED to PAUSED, or LOST or FAILED to WAITING.
+        """
+        with self._database.writing() as session:
+            leases.check(session, lease)
+            trial = checks.existing_trial(session, trial_id)
+            checks.check_change(lease.sweep_id, trial, state)
+            trial.state, trial.reason = state.value, reason
+            trial.ended_at = now() if state.final else None
+            return _trial(session, trial_id)
 
     def reconcile(self, lease: DriverLease) -> list[TrialRecord]:
         """End as `lost` what earlier drivers left open; its trials wait again. Returns these.

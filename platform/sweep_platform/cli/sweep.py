@@ -20,7 +20,7 @@ from sweep_platform.trainers import load_trainer
 if TYPE_CHECKING:
     from run_ledger import Ledger, SweepRecord
 
-    from sweep_platform.executors import ExecutorName
+    from sweep_platform.executors import Executor, ExecutorName
     from sweep_platform.spec import SweepSpec
 
 Spec = Annotated[Path, typer.Argument(help="A sweep spec (YAML).", show_default=False)]
@@ -45,6 +45,9 @@ def sweep(
     ] = "ray",
     address: Annotated[str | None, typer.Option(help="Ray cluster to join; without it Ray starts here.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Start a new version of the sweep.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try trials again that failed under an earlier run.")
+    ] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of the live table.")] = False,
 ) -> None:
     """Search: train the candidates, record them, show the frontier. Run it again to resume."""
@@ -53,9 +56,12 @@ def sweep(
     loaded = _checked(spec, overrides)
     if address is not None:
         check_address(address)
+    from sweep_platform.executors import make_executor
+
     home = Home.locate()
     with home.ledger(must_exist=False) as ledger:
-        record = _run(ledger, loaded, home, cast("ExecutorName", executor), address, new=new, plain=plain)
+        runner = make_executor(cast("ExecutorName", executor), address=address)
+        record = _run(ledger, loaded, home, runner, plain=plain, new=new, retry_failed=retry_failed)
         _conclude(ledger, record)
 
 
@@ -97,22 +103,18 @@ def _checked(spec: Path, overrides: list[str] | None) -> SweepSpec:
     return loaded
 
 
-def _run(
-    ledger: Ledger, spec: SweepSpec, home: Home, executor: ExecutorName, address: str | None, *, new: bool, plain: bool
-) -> SweepRecord:
+def _run(ledger: Ledger, spec: SweepSpec, home: Home, runner: Executor, *, plain: bool, **options: bool) -> SweepRecord:
     from sweep_platform.cli.display import display
     from sweep_platform.driver import open_sweep
-    from sweep_platform.executors import make_executor
     from sweep_platform.tracking import MLflowObserver, Store
 
     errors = Console(stderr=True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[Warnings()])
-    runner = make_executor(executor, address=address)
     store = Store(home.mlflow_uri, home.artifacts)
     with (
         display(Console(), plain=plain) as shown,
         MLflowObserver(ledger, store, warn=errors.print) as mlflow,
-        open_sweep(ledger, spec, home, observers=(shown, mlflow), new=new) as driver,
+        open_sweep(ledger, spec, home, observers=(shown, mlflow), **options) as driver,
     ):
         runner.run(driver)
     return driver.sweep

@@ -41,6 +41,7 @@ def open_sweep(
     *,
     observers: Sequence[Observer] = (),
     new: bool = False,
+    retry_failed: bool = False,
 ) -> Iterator[Driver]:
     """Hold a sweep and yield its driver, to be run by an executor.
 
@@ -50,6 +51,7 @@ def open_sweep(
         home: Where the trials' folders are.
         observers: Told of everything that happens.
         new: Start the next version of the sweep instead of going on with the latest.
+        retry_failed: Try trials again that failed under an earlier run of the command.
 
     Raises:
         SweepChanged: the latest version under this name was run with another spec.
@@ -62,6 +64,8 @@ def open_sweep(
     lease = ledger.acquire_sweep(sweep.id, f"{socket.gethostname()}:{os.getpid()}", ttl_s=LEASE_S)
     with _kept(ledger, lease):
         ledger.reconcile(lease)
+        if sweep.spec != spec.to_dict():
+            sweep = ledger.update_spec(lease, spec.to_dict())  # a larger budget, say; its identity is the same
         feasibility = Feasibility(spec, trainer)
         impossible = feasibility.impossible()
         for path, values in impossible.items():
@@ -77,6 +81,7 @@ def open_sweep(
             feasibility=feasibility,
             observers=observers,
             home=home,
+            retry_failed=retry_failed,
         )
         with _interruptible(driver), _handing_back(driver):
             driver.observers.sweep_started(sweep, spec, driver.trials)

@@ -35,7 +35,9 @@ class Verdict(StrEnum):
     GOOD = "good"
     """Measured and allowed."""
     PRUNED = "pruned"
-    """Stopped early: it was not promising, and has no final values."""
+    """Stopped early: it was not promising. Its values are what it showed, costs projected to its full length."""
+    UNKNOWN = "unknown"
+    """Lost with what ran it: says nothing, and isn't suggested again."""
     BAD = "bad"
     """Refused, failed or outside a constraint: keep away."""
 
@@ -50,7 +52,7 @@ class Told:
     origin: str
     verdict: Verdict
     values: tuple[float, ...] | None = None
-    """Measured objectives; a bad candidate may have none."""
+    """Measured objectives; a bad or stopped candidate may have none."""
     sampler_state: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -119,12 +121,16 @@ def _frozen(spec: SweepSpec, space: Space, told: Sequence[Told]) -> list[FrozenT
     measured = [item.values for item in told if item.verdict is Verdict.GOOD and item.values]
     neutral = [statistics.median(column) for column in zip(*measured, strict=True)] or [0.0] * len(spec.objectives)
     constrained = any(item.verdict is Verdict.BAD for item in told)
+    # TPE ranks pruned trials behind all others. The other samplers ignore them, and learn from what they showed.
+    ranks_pruned = spec.sampler.name == "tpe"
     trials = []
     for item in told:
+        if item.verdict is Verdict.UNKNOWN or (item.verdict is Verdict.PRUNED and not (ranks_pruned or item.values)):
+            continue
         state, values, constraints = TrialState.COMPLETE, item.values, None
         if item.verdict is Verdict.PENDING:
             state, values = TrialState.RUNNING, None
-        elif item.verdict is Verdict.PRUNED:
+        elif item.verdict is Verdict.PRUNED and ranks_pruned:
             state, values = TrialState.PRUNED, None
         elif constrained:
             constraints = {FEASIBLE: 1.0 if item.verdict is Verdict.BAD else -1.0}

@@ -79,18 +79,23 @@ class Searcher:
     def __post_init__(self) -> None:
         self.space = Space(self.spec, self.impossible)
 
-    def tell(self, trial: TrialRecord) -> None:
-        """Take a finished trial's result (an open one counts as pending). Telling again changes nothing.
+    def tell(self, trial: TrialRecord, shown: tuple[float, ...] | None = None) -> None:
+        """Take a trial's result (an open one counts as pending, a paused one as pruned); the last word counts.
 
         A number that is not finite makes a trial bad: it never reaches a model.
+
+        Args:
+            trial: as the ledger has it.
+            shown: what a stopped trial showed last, costs projected to its full length.
         """
+        values = shown if trial.state in (TrialState.PRUNED, TrialState.PAUSED) else trial.values
         self._told[trial.number] = Told(
             number=trial.number,
             params=self._canonical(trial.params),
             params_hash=trial.params_hash,
             origin=trial.origin,
             verdict=self._verdict(trial),
-            values=trial.values if _all_finite(trial.values) else None,
+            values=values if _all_finite(values) else None,
             sampler_state=trial.sampler_state,
         )
 
@@ -193,8 +198,10 @@ class Searcher:
         match trial.state:
             case TrialState.COMPLETE if _all_finite(trial.values):
                 return Verdict.GOOD
-            case TrialState.PRUNED:
+            case TrialState.PRUNED | TrialState.PAUSED:
                 return Verdict.PRUNED
+            case TrialState.LOST:
+                return Verdict.UNKNOWN
             case TrialState.WAITING | TrialState.RUNNING:
                 return Verdict.PENDING
             case _:

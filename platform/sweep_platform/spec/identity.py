@@ -1,11 +1,11 @@
 """When two specs are the same sweep: what must not change between two runs of it, and what may.
 
 In: everything that changes what is trained, measured, suggested or allowed: trainer, the whole base config,
-objectives, constraints, search space, priors, sampler, seed, `hardware.devices` and `memory_gb` (they decide
+objectives, constraints, search space, priors, sampler, pruning, seed, `hardware.devices` and `memory_gb` (they decide
 feasibility) and `budget.concurrency` (a suggestion doesn't know the last `concurrency` results).
 
-Out: `name` (it is the address), `budget.trials`, `cost` and `wall_clock` (so that a sweep can be continued
-with a larger budget) and `hardware.name`. The threads of a trial change the order of float sums but not what
+Out: `name` (it is the address), the rest of the budget (so that a sweep can be continued with a larger one) and
+`hardware.name`. The threads of a trial change the order of float sums but not what
 a trial measures, so a sweep may go on on a machine with other cores, unless an objective or a constraint is a
 time (`cost/device_seconds`, `perf/throughput`, `timing_s/…`): then `hardware.name` and `cores` are in.
 """

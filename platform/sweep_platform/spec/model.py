@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from sweep_platform.spec.domains import Domain
 from sweep_platform.spec.identity import changes, identity_of
@@ -33,6 +33,7 @@ def _seconds(value: Any) -> Any:
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, strict=True)]
+Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Part(BaseModel):
@@ -79,10 +80,41 @@ class Budget(Part):
     """Trials to run."""
     concurrency: Count = 1
     """Trials at once; each gets cores // concurrency threads."""
-    cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Total over all trials, in the unit of the first `cost/…` objective."""
+    flops: Amount | None = None
+    """Model FLOPs over all trials, evaluation not counted."""
+    tokens: Amount | None = None
+    """Tokens generated for training over all trials, thrown-away ones included."""
+    device_seconds: Amount | None = None
+    """Wall seconds x devices over all trials, evaluation not counted."""
     wall_clock: Seconds | None = None
-    """Seconds (or 10m, 1h30m) after which no new trial starts."""
+    """Seconds (or 10m, 1h30m) in which trials run, over all runs of the command, after which none starts."""
+    min_gain: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Stop when the most promising candidate is expected to add less than this share to the hypervolume of the front;
+    see `sweep_platform.search.gain`. 0.01 is one percent."""
+
+    @property
+    def amounts(self) -> dict[str, float]:
+        """The currencies that are limited, and by how much."""
+        limits = {"flops": self.flops, "tokens": self.tokens, "device_seconds": self.device_seconds}
+        return {currency: limit for currency, limit in limits.items() if limit is not None}
+
+
+class Pruning(Part):
+    """Early stopping: asynchronous successive halving over several objectives; see `sweep_platform.pruning`."""
+
+    rungs: Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1)] = (0.25, 0.5)
+    """Shares of a trial's own length at which it is evaluated and compared with the others."""
+    reduction: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0
+    """One in so many goes on from a rung."""
+    optimism: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """Standard errors by which a trial is judged better than measured, before it is stopped."""
+
+    @field_validator("rungs")
+    @classmethod
+    def _ascending(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if list(value) != sorted(set(value)):
+            raise ValueError("need shares that ascend, each once; sort them")
+        return value
 
 
 class Hardware(Part):
@@ -133,6 +165,8 @@ class SweepSpec(Part):
     """Who suggests candidates."""
     budget: Budget = Budget()
     """When the sweep ends."""
+    pruning: Pruning | None = None
+    """How trials are stopped early; null lets each run to its end."""
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     """Seeds the sampler and, unless `config.trainer.seed` says otherwise, the trials."""
 
@@ -143,17 +177,9 @@ class SweepSpec(Part):
             raise ValueError("need each metric once; take the double out")
         return value
 
-    @field_validator("budget")
-    @classmethod
-    def _cost_has_a_currency(cls, value: Budget, info: ValidationInfo) -> Budget:
-        objectives: tuple[Objective, ...] = info.data.get("objectives", ())
-        if value.cost is not None and objectives and not any(o.metric.startswith("cost/") for o in objectives):
-            raise ValueError("an objective `cost/…` that names the unit of cost; add one, or remove cost")
-        return value
-
     @property
     def cost_metric(self) -> str | None:
-        """The currency of `budget.cost`: the first objective that is a cost."""
+        """The first objective that is a cost, if there is one."""
         return next((o.metric for o in self.objectives if o.metric.startswith("cost/")), None)
 
     @property

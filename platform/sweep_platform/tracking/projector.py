@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PARENT = -1
 """Key of the parent among a sweep's runs, whose other keys are trial numbers."""
 
-_STATUS = {"complete": "FINISHED", "failed": "FAILED", "pruned": "KILLED", "infeasible": "KILLED"}
+_STATUS = {"complete": "FINISHED", "failed": "FAILED", "pruned": "KILLED", "infeasible": "KILLED", "lost": "FAILED"}
 
 
 class Projector:
