@@ -29,8 +29,8 @@ class Knowledge:
     _told: dict[int, TrialState] = field(default_factory=dict)
 
     def told(self, trials: Mapping[int, TrialRecord]) -> list[TrialRecord]:
-        """Those of the trials that the searcher knows."""
-        return [trials[number] for number in self._told]
+        """Those of the trials that the searcher knows; with early stopping, all."""
+        return list(trials.values()) if self.halving is not None else [trials[number] for number in self._told]
 
     def tell(self, trial: TrialRecord) -> None:
         """Tell how a trial stands; of a stopped one, what it showed."""
