@@ -7,6 +7,7 @@ length are candidates, so a trial that was stopped early can never look cheap.
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,16 @@ class Goal:
     def maximize(self) -> bool:
         """Whether more is better."""
         return self.direction == "maximize"
+
+    @property
+    def is_cost(self) -> bool:
+        """Whether it is a cost of training."""
+        return self.metric.startswith("cost/")
+
+    def loss(self, value: float) -> float:
+        """A value turned so that less is better; costs as logarithms, since they span orders of magnitude."""
+        turned = math.log(max(value, sys.float_info.min)) if self.is_cost else value
+        return -turned if self.maximize else turned
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,6 +302,11 @@ class Driver:
 
     def _suggest(self) -> TrialRecord | None:
         """Ask for a candidate and record it, with those refused before it; None at the end of the space."""
+        least = self.spec.budget.min_gain
+        gain = self._searcher.expected_gain(len(self._trials)) if least is not None else None
+        if least is not None and gain is not None and gain < least:
+            self._exhausted = f"budget.min_gain: {gain:.2g} of the hypervolume is all that the next trial may add"
+            return None
         try:
             suggestion = self._searcher.ask(len(self._trials), self._feasibility.refuse)
         except SpaceExhausted as error:

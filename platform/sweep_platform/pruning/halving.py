@@ -26,8 +26,10 @@ class Standing:
     """What one trial showed at one rung."""
 
     step: int
+    values: tuple[float, ...]
+    """As measured, costs projected to the trial's full length."""
     losses: Losses
-    """As measured, costs projected."""
+    """The same, less is better."""
     optimistic: Losses
     """The same, `optimism` standard errors better."""
 
@@ -85,8 +87,7 @@ class Halving:
         rung = self.rung_of(number)
         if rung is None:
             return None
-        losses = self._rungs[rung][number].losses
-        return tuple(-loss if goal.maximize else loss for goal, loss in zip(self._goals, losses, strict=True))
+        return self._rungs[rung][number].values
 
     def explain(self, number: int) -> str:
         """Why a trial stopped where it did."""
@@ -98,12 +99,9 @@ class Halving:
         return f"at {share:g} of its length it wasn't among the best {best} of {peers} trials evaluated there"
 
     def _standing(self, step: int, total_steps: int, metrics: Mapping[str, float]) -> Standing:
-        losses, optimistic = [], []
-        for goal in self._goals:
-            value = metrics[goal.metric]
-            if goal.metric.startswith("cost/"):
-                value *= total_steps / step
-            loss = -value if goal.maximize else value
-            losses.append(loss)
-            optimistic.append(loss - self._settings.optimism * metrics.get(f"{goal.metric}_se", 0.0))
-        return Standing(step, tuple(losses), tuple(optimistic))
+        length = total_steps / step
+        values = tuple(metrics[goal.metric] * (length if goal.is_cost else 1.0) for goal in self._goals)
+        losses = tuple(goal.loss(value) for goal, value in zip(self._goals, values, strict=True))
+        errors = [metrics.get(f"{goal.metric}_se", 0.0) for goal in self._goals]
+        optimistic = tuple(loss - self._settings.optimism * error for loss, error in zip(losses, errors, strict=True))
+        return Standing(step, values, losses, optimistic)

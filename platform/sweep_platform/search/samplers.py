@@ -53,6 +53,8 @@ class Told:
     verdict: Verdict
     values: tuple[float, ...] | None = None
     """Measured objectives; a bad or stopped candidate may have none."""
+    errors: tuple[float, ...] = ()
+    """Their standard errors, 0 where they have none."""
     sampler_state: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -95,8 +97,7 @@ def _study(spec: SweepSpec, space: Space, told: Sequence[Told], seed: int) -> St
 def _sampler(spec: SweepSpec, told: Sequence[Told], seed: int) -> BaseSampler:
     from optuna import samplers
 
-    # Bad candidates don't count: a model of nothing but those has nothing to say.
-    started = sum(item.verdict is Verdict.GOOD for item in told) >= spec.sampler.n_startup
+    started = has_started(spec, told)
     match spec.sampler.name:
         case "tpe" if started:
             # Multivariate: half the duplicates of the default in small discrete spaces.
@@ -107,6 +108,11 @@ def _sampler(spec: SweepSpec, told: Sequence[Told], seed: int) -> BaseSampler:
             return samplers.NSGAIISampler(seed=seed, population_size=spec.sampler.population)
         case _:
             return samplers.RandomSampler(seed=seed)
+
+
+def has_started(spec: SweepSpec, told: Sequence[Told]) -> bool:
+    """Whether a model is used by now. Bad candidates don't count: of nothing but those it would have nothing to say."""
+    return sum(item.verdict is Verdict.GOOD for item in told) >= spec.sampler.n_startup
 
 
 def _frozen(spec: SweepSpec, space: Space, told: Sequence[Told]) -> list[FrozenTrial]:

@@ -65,10 +65,11 @@ class Prior(Part):
 class SamplerSpec(Part):
     """Who suggests candidates."""
 
-    name: Literal["tpe", "gp", "nsga2", "random", "qmc", "grid"] = "tpe"
-    """tpe and gp model what was seen, nsga2 evolves it; random, qmc and grid (finite spaces) don't look."""
+    name: Literal["ehvi", "tpe", "gp", "nsga2", "random", "qmc", "grid"] = "tpe"
+    """ehvi, tpe and gp model what was seen, nsga2 evolves it; random, qmc and grid (finite spaces) don't look. ehvi is
+    our own (`sweep_platform.search.ehvi`): it knows the noise of each result and what a candidate will cost."""
     n_startup: Count = 6
-    """tpe, gp: candidates drawn at random before the model is used; priors count."""
+    """ehvi, tpe, gp: candidates drawn without a model before it is used; priors count."""
     population: Annotated[int, Field(ge=2, strict=True)] = 8
     """nsga2: candidates in one generation."""
 
