@@ -6,6 +6,7 @@ model or a device are in `dapo.preflight`.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -280,6 +281,9 @@ class TrainerConfig(Section):
     """Updates."""
     test_freq: int = 10
     """Evaluate every so many updates; <= 0 only at the end. The last update is always evaluated."""
+    test_at: tuple[Annotated[float, Field(gt=0.0, lt=1.0)], ...] = ()
+    """Evaluate at these shares of the run's length too, each at the first update that reaches it: where a search
+    compares runs of different lengths."""
     val_before_train: bool = True
     """Evaluate before the first update."""
     save_freq: int = 10
@@ -329,6 +333,14 @@ class Config(Section):
     def gen_batch_size_at(self, step: int) -> int:
         """Prompts per generation round of update `step`."""
         return self.data.gen_batch_size or self.train_batch_size_at(step)
+
+    def tests_at(self, step: int) -> bool:
+        """Whether the run is evaluated after update `step` (0: before the first)."""
+        trainer = self.trainer
+        if step in (0, trainer.total_training_steps):
+            return True
+        due = {math.ceil(share * trainer.total_training_steps - 1e-9) for share in trainer.test_at}
+        return step in due or (trainer.test_freq > 0 and step % trainer.test_freq == 0)
 
     @property
     def loss_scale_factor(self) -> int:

@@ -53,7 +53,7 @@ class Halving:
             return None
         found = None
         for rung, share in enumerate(self._settings.rungs):
-            if step < share * total_steps:
+            if step < share * total_steps - 1e-9:  # 0.1 * 30 is a little more than 3
                 break
             standings = self._rungs[rung]
             if number not in standings or standings[number].step >= step:
