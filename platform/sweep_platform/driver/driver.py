@@ -1,13 +1,4 @@
-"""The driver: a state machine that an executor turns from one process. Nothing else writes its sweep.
-
-**Lagged tell.** With concurrency c, a candidate is suggested in knowledge of every trial before it but the
-last 2(c - 1) that ran, whatever order they finished in and whatever finished by now. So one seed gives the
-same trials with either executor, on a fast or a slow machine, and in a sweep that was killed and resumed. The
-price: a place can stand idle while the oldest running trial goes on; at c - 1 that would be often.
-
-**Early stopping** (`pruning`) is asynchronous: what a trial is compared with depends on what came to its rung
-before it, so with several trials at once timing decides too, and a suggestion then knows whatever is known.
-"""
+"""The driver: a state machine that an executor turns from one process. Nothing else writes its sweep."""
 
 from __future__ import annotations
 
@@ -16,30 +7,25 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from run_ledger import AttemptRecord, DriverLease, SweepRecord, TrialRecord, TrialState
+from run_ledger import TrialRecord, TrialState
 
 from sweep_platform.driver.assignment import WAIT, Assignment, Crashed, Outcome, Wait
 from sweep_platform.driver.failures import BACKOFF_S, RETRIES, disk_fault, machine_fault
-from sweep_platform.driver.knowledge import Knowledge, standings
 from sweep_platform.driver.placing import set_aside, trainer_section, with_trainer
+from sweep_platform.driver.plan import Plan
 from sweep_platform.driver.reading import Verdict, judge, read
-from sweep_platform.driver.spending import Spending, ran, running_seconds
+from sweep_platform.driver.roster import Roster
 from sweep_platform.errors import PlatformError
-from sweep_platform.events import Announcer, Observer
+from sweep_platform.events import Announcer
 from sweep_platform.home import Home
-from sweep_platform.search import Feasibility, Refused, Searcher, SpaceExhausted, Suggestion
-from sweep_platform.search.searcher import MAX_REFUSED
+from sweep_platform.search import Feasibility
 from sweep_platform.spec import SweepSpec
 from sweep_platform.trainers import StepMetrics, Trainer
-
-if TYPE_CHECKING:
-    from run_ledger import Ledger
 
 _WAITING, _RUNNING = TrialState.WAITING, TrialState.RUNNING
 TRACEBACK = "traceback.txt"
@@ -61,63 +47,47 @@ class _Run:
 
 
 class Driver:
-    """One run of the command on one sweep. `open_sweep` makes it.
+    """One run of a command on one sweep. `open_sweep` makes it.
 
     Args:
-        ledger: Where everything is recorded.
-        lease: The right to write this sweep.
-        sweep: The sweep's version.
+        roster: The sweep's trials in the ledger.
+        plan: What is to run, beside what an earlier process left.
         spec: Its spec; the budget may differ from the stored one's.
         trainer: What trains.
-        searcher: A fresh one; it is told the ledger's trials.
         feasibility: The sweep's limits.
         observers: Told of everything, after it is recorded.
         home: Where the trials' folders are.
-        retry_failed: Try trials again that failed under an earlier run of the command.
     """
 
     def __init__(
         self,
         *,
-        ledger: Ledger,
-        lease: DriverLease,
-        sweep: SweepRecord,
+        roster: Roster,
+        plan: Plan,
         spec: SweepSpec,
         trainer: Trainer,
-        searcher: Searcher,
         feasibility: Feasibility,
-        observers: Sequence[Observer],
+        observers: Announcer,
         home: Home,
-        retry_failed: bool = False,
     ) -> None:
-        self.sweep = sweep
+        self.sweep = roster.sweep
         self.spec = spec
         self.trainer = trainer
-        self.observers = Announcer(observers)
-        self._ledger = ledger
-        self._lease = lease
-        self._searcher = searcher
+        self.observers = observers
+        self._roster = roster
+        self._plan = plan
         self._feasibility = feasibility
         self._home = home
-        self._trials = {trial.number: trial for trial in ledger.trials(sweep.id)}
-        self._spending = Spending(spec.budget, running_seconds(ledger, self._trials.values()), time.monotonic())
         self._running: dict[int, _Run] = {}
         self._losses: Counter[int] = Counter()
-        self._exhausted = self._ends_refused()
         self._interrupted = False
-        self._halving = standings(ledger, sweep, spec, self.trials)
-        self._knowledge = Knowledge(searcher, self._halving, lag=2 * (spec.budget.concurrency - 1))
-        for trial in self.trials:
-            self._searcher.pend(trial)
-        self._reopen(retry_failed)
-        # When each trial may start that an earlier process left, or that is to be tried again.
-        self._queue = {trial.number: 0.0 for trial in self.trials if trial.state in (_WAITING, _RUNNING)}
-        self._knowledge.inform(self.trials)
+        # When each trial may start that was left, or that is to be tried again.
+        self._queue = {trial.number: 0.0 for trial in roster.trials if trial.state in (_WAITING, _RUNNING)}
 
     @property
     def trials(self) -> list[TrialRecord]:
         """The sweep's trials as this process knows them, by number."""
-        return [self._trials[number] for number in sorted(self._trials)]
+        return self._roster.trials
 
     @property
     def running(self) -> tuple[Assignment, ...]:
@@ -127,12 +97,12 @@ class Driver:
     @property
     def finished(self) -> bool:
         """Whether nothing is running, and nothing will start or go on any more."""
-        return not (self._queue or self._running or self._paused) and self._limit() is not None
+        return not (self._queue or self._running or self._plan.pending) and self._plan.limit() is not None
 
     @property
     def cut_short(self) -> str | None:
-        """Which limit ended the sweep before all trials of its budget ran; None if none did."""
-        return self._limit() if self.finished and self._counted < self.spec.budget.trials else None
+        """Which limit ended the run before all that was planned; None if none did."""
+        return self._plan.limit() if self.finished and self._plan.incomplete else None
 
     def interrupt(self) -> None:
         """Let the next call for a trial, or of `report`, raise KeyboardInterrupt. Safe in a signal handler.
@@ -149,7 +119,7 @@ class Driver:
         """
         while self._running:
             _, run = self._running.popitem()
-            self._ledger.finish_trial(run.assignment.attempt, TrialState.WAITING)
+            self._roster.ledger.finish_trial(run.assignment.attempt, TrialState.WAITING)
 
     def next_trial(self) -> Assignment | Wait | None:
         """Start the next attempt: trials that an earlier process left first, then what the searcher suggests.
@@ -167,22 +137,19 @@ class Driver:
             return WAIT
         if (trial := self._next()) is not None:
             return self._start(trial)
-        if self._running or self._queue or self._limit() is None:
+        if self._running or self._queue or self._plan.limit() is None:
             return WAIT
-        self._prune_paused()
+        self._plan.settle()
         return None
 
     def _next(self) -> TrialRecord | None:
-        """What starts or goes on now: what was left or lost, then a paused trial that may go on, then a new one."""
+        """What starts or goes on now: what was left or lost comes first."""
         now = time.monotonic()
         number = next((number for number, at in self._queue.items() if at <= now), None)
-        if number is not None:
-            del self._queue[number]
-        if number is None and self._halving is not None and self._spent() is None:
-            number = self._halving.next_of(self._paused)
-        if number is not None:
-            return self._trials[number]
-        return self._suggest() if self._knowledge.inform(self.trials) and self._limit() is None else None
+        if number is None:
+            return self._plan.next()
+        del self._queue[number]
+        return self._roster[number]
 
     def report(self, assignment: Assignment, step: StepMetrics) -> bool:
         """Record a step, and say whether to go on.
@@ -199,7 +166,7 @@ class Driver:
         if run is None or run.assignment is not assignment or run.fault is not None or run.paused:
             return False
         reading = read(step)
-        self._ledger.record_step(
+        self._roster.ledger.record_step(
             assignment.attempt,
             step=step.step,
             total_steps=step.total_steps,
@@ -210,14 +177,11 @@ class Driver:
         )
         run.last, run.fault = step, reading.fault
         # As the ledger has it now; reading it again would take a third of the time that a step's record takes.
-        trial = replace(
-            self._trials[assignment.number], step=step.step, total_steps=step.total_steps, metrics=reading.metrics
-        )
-        self._trials[trial.number] = trial
+        known = self._roster[assignment.number]
+        trial = self._roster.note(replace(known, step=step.step, total_steps=step.total_steps, metrics=reading.metrics))
         self.observers.trial_reported(trial, step)
-        if self._halving is not None and run.fault is None:
-            rung = self._halving.observe(trial.number, step.step, step.total_steps, reading.metrics)
-            run.paused = rung is not None and not step.final and not self._halving.goes_on(trial.number, rung)
+        if run.fault is None:
+            run.paused = not self._plan.goes_on(trial, reading.metrics, step.final)
         return run.fault is None and not run.paused
 
     def finish(self, assignment: Assignment, outcome: Outcome) -> None:
@@ -236,15 +200,16 @@ class Driver:
         if why is not None and self._tries_again(run, why):
             return
         verdict = self._verdict(run, outcome, why)
-        self._ledger.finish_trial(assignment.attempt, verdict.state, verdict.values, verdict.reason)
-        paused = verdict.state is TrialState.PAUSED
-        (self.observers.trial_paused if paused else self.observers.trial_finished)(self._refresh(assignment.number))
+        self._roster.ledger.finish_trial(assignment.attempt, verdict.state, verdict.values, verdict.reason)
+        trial = self._roster.refresh(assignment.number)
+        paused = trial.state is TrialState.PAUSED
+        (self.observers.trial_paused if paused else self.observers.trial_finished)(trial)
 
     def _tries_again(self, run: _Run, why: str) -> bool:
         """Whether a trial that infrastructure failed is tried again; it is queued then."""
         number = run.assignment.number
         if disk_fault(why):
-            self._ledger.finish_trial(run.assignment.attempt, TrialState.WAITING)
+            self._roster.ledger.finish_trial(run.assignment.attempt, TrialState.WAITING)
             need = f"room to write in {self.folder(number).parent}"
             raise PlatformError(f"trial {number}: got {why}; need {need}; free some, then run the same command")
         self._losses[number] += 1
@@ -277,15 +242,15 @@ class Driver:
             return Verdict(TrialState.LOST, reason=f"lost {RETRIES + 1} times; the last time, {machine}")
         if isinstance(outcome, Crashed):
             return Verdict(TrialState.FAILED, reason=outcome.error)
-        if run.paused and self._halving is not None:
-            return Verdict(TrialState.PAUSED, reason=self._halving.explain(run.assignment.number))
+        if run.paused:
+            return Verdict(TrialState.PAUSED, reason=self._plan.pause_reason(run.assignment.number))
         return judge(self.spec, self._feasibility, run.last)
 
     def _start(self, trial: TrialRecord) -> Assignment:
-        attempt: AttemptRecord = self._ledger.start_attempt(
-            self._lease, trial.id, host=socket.gethostname(), pid=os.getpid()
+        attempt = self._roster.ledger.start_attempt(
+            self._roster.lease, trial.id, host=socket.gethostname(), pid=os.getpid()
         )
-        trial = self._refresh(trial.number)
+        trial = self._roster.refresh(trial.number)
         if trial.attempts == 1:
             set_aside(self.folder(trial.number))
         config = dict(trial.config)
@@ -300,100 +265,6 @@ class Driver:
         self.observers.trial_started(trial)
         return assignment
 
-    def _suggest(self) -> TrialRecord | None:
-        """Ask for a candidate and record it, with those refused before it; None at the end of the space."""
-        least = self.spec.budget.min_gain
-        gain = self._searcher.expected_gain(len(self._trials)) if least is not None else None
-        if least is not None and gain is not None and gain < least:
-            self._exhausted = f"budget.min_gain: {gain:.2g} of the hypervolume is all that the next trial may add"
-            return None
-        try:
-            suggestion = self._searcher.ask(len(self._trials), self._feasibility.refuse)
-        except SpaceExhausted as error:
-            self._exhausted = str(error)
-            self._record_refused(error.refused)
-            return None
-        self._record_refused(suggestion.refused)
-        return self._add(suggestion, TrialState.WAITING, None)
-
-    def _record_refused(self, refused: Sequence[Refused]) -> None:
-        for candidate in refused:
-            trial = self._add(candidate, TrialState.INFEASIBLE, candidate.reason)
-            self._knowledge.tell(trial)
-            self.observers.trial_finished(trial)
-
-    def _add(self, candidate: Suggestion | Refused, state: TrialState, reason: str | None) -> TrialRecord:
-        trial: TrialRecord = self._ledger.add_trial(
-            self._lease,
-            number=candidate.number,
-            params=dict(candidate.params),
-            params_hash=candidate.params_hash,
-            config=self.spec.trial_config(candidate.params),
-            origin=candidate.origin,
-            sampler_state=dict(candidate.sampler_state) if isinstance(candidate, Suggestion) else {},
-            state=state,
-            reason=reason,
-        )
-        self._trials[trial.number] = trial
-        return trial
-
-    def _limit(self) -> str | None:
-        """Which limit allows no new trial; None if budget and space do."""
-        budget = self.spec.budget
-        if self._counted >= budget.trials:
-            return f"budget.trials: all {budget.trials} have run"
-        return self._exhausted or self._spent()
-
-    def _spent(self) -> str | None:
-        """Which amount of the budget is used up, so that nothing starts or goes on.
-
-        The cost is that of the trials that the searcher knows, so that it, too, is the same at any speed.
-        """
-        return self._spending.exhausted(self._knowledge.told(self._trials))
-
-    @property
-    def _paused(self) -> list[int]:
-        """Trials that stopped at a rung and are not out again."""
-        return [number for number, trial in self._trials.items() if trial.state is TrialState.PAUSED]
-
-    def _prune_paused(self) -> None:
-        """Nothing will start any more, so what is paused stays as it is."""
-        for number in self._paused:
-            reason = self._spent() or self._trials[number].reason
-            self._trials[number] = self._ledger.change_state(
-                self._lease, self._trials[number].id, TrialState.PRUNED, reason
-            )
-            self._knowledge.tell(self._trials[number])
-            self.observers.trial_finished(self._trials[number])
-
-    def _reopen(self, failed: bool) -> None:
-        """Take up again what was given up: lost trials, pruned ones if the budget grew, failed ones on request."""
-        wanted = {TrialState.LOST: _WAITING} | ({TrialState.FAILED: _WAITING} if failed else {})
-        if self._halving is not None and self._limit() is None:
-            wanted[TrialState.PRUNED] = TrialState.PAUSED
-        for trial in self.trials:
-            if trial.state in wanted:
-                state = wanted[trial.state]
-                self._trials[trial.number] = self._ledger.change_state(self._lease, trial.id, state, trial.reason)
-
-    @property
-    def _counted(self) -> int:
-        """Trials that count against the budget."""
-        return sum(map(ran, self._trials.values()))
-
     def _heed_interrupt(self) -> None:
         if self._interrupted:
             raise KeyboardInterrupt
-
-    def _ends_refused(self) -> str | None:
-        """Why an earlier run of the command gave the space up as infeasible; None if none did."""
-        last = self.trials[-MAX_REFUSED:]
-        if len(last) < MAX_REFUSED or any(map(ran, last)):
-            return None
-        return f"search: the last {MAX_REFUSED} candidates can't run, the last because {last[-1].reason}"
-
-    def _refresh(self, number: int) -> TrialRecord:
-        """Read a trial again."""
-        trial: TrialRecord = self._ledger.trial(self._trials[number].id)
-        self._trials[number] = trial
-        return trial

@@ -1,8 +1,8 @@
-"""What the searcher knows of a sweep's trials, and when; see `sweep_platform.driver.driver` for the rule."""
+"""What the searcher knows of a sweep's trials, and when; see `sweep_platform.driver.plan` for the rule."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,9 +28,9 @@ class Knowledge:
     """Trials, of the last that ran, of which a suggestion knows nothing. Unused with early stopping."""
     _told: dict[int, TrialState] = field(default_factory=dict)
 
-    def told(self, trials: Mapping[int, TrialRecord]) -> list[TrialRecord]:
+    def told(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Those of the trials that the searcher knows; with early stopping, all."""
-        return list(trials.values()) if self.halving is not None else [trials[number] for number in self._told]
+        return [trial for trial in trials if self.halving is not None or trial.number in self._told]
 
     def tell(self, trial: TrialRecord) -> None:
         """Tell how a trial stands; of a stopped one, what it showed."""

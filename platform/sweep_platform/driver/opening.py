@@ -8,17 +8,21 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from run_ledger import DriverLease, LedgerError, SweepRecord
+from run_ledger import DriverLease, LedgerError, SweepRecord, TrialState
 
 from sweep_platform.driver.driver import Driver
+from sweep_platform.driver.plan import SearchPlan
+from sweep_platform.driver.roster import Roster
+from sweep_platform.driver.spending import Spending, running_seconds
 from sweep_platform.errors import SweepChanged
-from sweep_platform.events import Observer
+from sweep_platform.events import Announcer, Observer
 from sweep_platform.home import Home
 from sweep_platform.search import Feasibility, Searcher
 from sweep_platform.spec import SweepSpec
@@ -66,29 +70,50 @@ def open_sweep(
         ledger.reconcile(lease)
         if sweep.spec != spec.to_dict():
             sweep = ledger.update_spec(lease, spec.to_dict())  # a larger budget, say; its identity is the same
-        feasibility = Feasibility(spec, trainer)
-        impossible = feasibility.impossible()
-        for path, values in impossible.items():
-            for value, why in values.items():
-                _log.warning("search.%s: %r is left out, as no trial can have it: %s", path, value, why)
+        roster = Roster(ledger, lease, sweep)
+        _reopen(roster, failed=retry_failed)
+        feasibility, announcer = Feasibility(spec, trainer), Announcer(observers)
+        plan = _search_plan(roster, spec, feasibility, announcer)
         driver = Driver(
-            ledger=ledger,
-            lease=lease,
-            sweep=sweep,
+            roster=roster,
+            plan=plan,
             spec=spec,
             trainer=trainer,
-            searcher=Searcher(spec, impossible),
             feasibility=feasibility,
-            observers=observers,
+            observers=announcer,
             home=home,
-            retry_failed=retry_failed,
         )
         with _interruptible(driver), _handing_back(driver):
-            driver.observers.sweep_started(sweep, spec, driver.trials)
+            announcer.sweep_started(sweep, spec, driver.trials)
             yield driver
             if driver.cut_short is not None:
                 _log.warning("%s", driver.cut_short)
-            driver.observers.sweep_finished(sweep, driver.trials)
+            announcer.sweep_finished(sweep, driver.trials)
+
+
+def _search_plan(roster: Roster, spec: SweepSpec, feasibility: Feasibility, announcer: Announcer) -> SearchPlan:
+    """What a search runs; values that no trial can have are told."""
+    impossible = feasibility.impossible()
+    for path, values in impossible.items():
+        for value, why in values.items():
+            _log.warning("search.%s: %r is left out, as no trial can have it: %s", path, value, why)
+    spending = Spending(spec.budget, running_seconds(roster.ledger, roster.candidates), time.monotonic())
+    return SearchPlan(
+        roster,
+        spec,
+        searcher=Searcher(spec, impossible),
+        feasibility=feasibility,
+        spending=spending,
+        tell=announcer.trial_finished,
+    )
+
+
+def _reopen(roster: Roster, *, failed: bool) -> None:
+    """Let trials run again that were lost with what ran them, and on request those that failed."""
+    states = (TrialState.LOST, TrialState.FAILED) if failed else (TrialState.LOST,)
+    for trial in roster.trials:
+        if trial.state in states:
+            roster.change_state(trial.number, TrialState.WAITING, trial.reason)
 
 
 def _find_or_create(ledger: Ledger, spec: SweepSpec, new: bool) -> SweepRecord:
