@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from sweep_platform.errors import PlatformError
 
 INTERRUPTED = 130
-_ORDER = ("sweep", "validate", "status", "pareto", "pick", "export", "train", "ui", "mlflow")
+_ORDER = ("sweep", "validate", "status", "pareto", "confirm", "pick", "export", "train", "ui", "mlflow")
 _PIPE_WIDTH = 1000
 """Columns where there is no terminal: rows are never folded, so that each is one line."""
 

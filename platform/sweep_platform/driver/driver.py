@@ -25,7 +25,7 @@ from sweep_platform.events import Announcer
 from sweep_platform.home import Home
 from sweep_platform.search import Feasibility
 from sweep_platform.spec import SweepSpec
-from sweep_platform.trainers import StepMetrics, Trainer
+from sweep_platform.trainers import StepMetrics
 
 _WAITING, _RUNNING = TrialState.WAITING, TrialState.RUNNING
 TRACEBACK = "traceback.txt"
@@ -53,7 +53,6 @@ class Driver:
         roster: The sweep's trials in the ledger.
         plan: What is to run, beside what an earlier process left.
         spec: Its spec; the budget may differ from the stored one's.
-        trainer: What trains.
         feasibility: The sweep's limits.
         observers: Told of everything, after it is recorded.
         home: Where the trials' folders are.
@@ -65,14 +64,13 @@ class Driver:
         roster: Roster,
         plan: Plan,
         spec: SweepSpec,
-        trainer: Trainer,
         feasibility: Feasibility,
         observers: Announcer,
         home: Home,
     ) -> None:
         self.sweep = roster.sweep
         self.spec = spec
-        self.trainer = trainer
+        self.trainer = feasibility.trainer
         self.observers = observers
         self._roster = roster
         self._plan = plan
@@ -82,7 +80,8 @@ class Driver:
         self._losses: Counter[int] = Counter()
         self._interrupted = False
         # When each trial may start that was left, or that is to be tried again.
-        self._queue = {trial.number: 0.0 for trial in roster.trials if trial.state in (_WAITING, _RUNNING)}
+        left = (trial for trial in roster.trials if plan.owns(trial) and trial.state in (_WAITING, _RUNNING))
+        self._queue = dict.fromkeys((trial.number for trial in left), 0.0)
 
     @property
     def trials(self) -> list[TrialRecord]:

@@ -1,23 +1,20 @@
-"""Opening a sweep: find or make it in the ledger, take its lease, pick up what an earlier process left."""
+"""Opening a sweep, for a search or for the runs that confirm its front, with what an earlier process left."""
 
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from run_ledger import DriverLease, LedgerError, SweepRecord, TrialState
+from run_ledger import SweepRecord, TrialRecord, TrialState
 
+from sweep_platform.driver.confirming import ConfirmPlan
 from sweep_platform.driver.driver import Driver
+from sweep_platform.driver.holding import held, running
 from sweep_platform.driver.plan import SearchPlan
 from sweep_platform.driver.roster import Roster
 from sweep_platform.driver.spending import Spending, running_seconds
@@ -30,9 +27,6 @@ from sweep_platform.trainers import load_trainer
 
 if TYPE_CHECKING:
     from run_ledger import Ledger
-
-LEASE_S = 60.0
-"""Seconds that a sweep stays reserved for a driver that says nothing."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,31 +58,56 @@ def open_sweep(
         KeyboardInterrupt: on Ctrl-C or SIGTERM; everything reported is recorded, and the same call goes on.
     """
     sweep = _find_or_create(ledger, spec, new)
-    trainer = load_trainer(spec.trainer)
-    lease = ledger.acquire_sweep(sweep.id, f"{socket.gethostname()}:{os.getpid()}", ttl_s=LEASE_S)
-    with _kept(ledger, lease):
-        ledger.reconcile(lease)
+    feasibility, announcer = Feasibility(spec, load_trainer(spec.trainer)), Announcer(observers)
+    with held(ledger, sweep.id) as lease:
         if sweep.spec != spec.to_dict():
             sweep = ledger.update_spec(lease, spec.to_dict())  # a larger budget, say; its identity is the same
         roster = Roster(ledger, lease, sweep)
-        _reopen(roster, failed=retry_failed)
-        feasibility, announcer = Feasibility(spec, trainer), Announcer(observers)
+        _reopen(roster.candidates, roster, failed=retry_failed)
         plan = _search_plan(roster, spec, feasibility, announcer)
-        driver = Driver(
-            roster=roster,
-            plan=plan,
-            spec=spec,
-            trainer=trainer,
-            feasibility=feasibility,
-            observers=announcer,
-            home=home,
-        )
-        with _interruptible(driver), _handing_back(driver):
-            announcer.sweep_started(sweep, spec, driver.trials)
+        driver = Driver(roster=roster, plan=plan, spec=spec, feasibility=feasibility, observers=announcer, home=home)
+        with _run(driver):
             yield driver
-            if driver.cut_short is not None:
-                _log.warning("%s", driver.cut_short)
-            announcer.sweep_finished(sweep, driver.trials)
+
+
+@contextmanager
+def open_confirmation(
+    ledger: Ledger, sweep: SweepRecord, spec: SweepSpec, home: Home, *, observers: Sequence[Observer] = ()
+) -> Iterator[Driver]:
+    """Hold a sweep and yield the driver of the runs that confirm its front, to be run by an executor.
+
+    Args:
+        ledger: An open ledger.
+        sweep: A sweep with complete trials.
+        spec: Its spec, with `confirm` as wanted.
+        home: Where the trials' folders are.
+        observers: Told of everything that happens.
+
+    Raises:
+        NoFeasibleTrial: no trial is complete.
+        SweepBusy: another driver that lives runs it.
+        BadInput: the trainer isn't installed, or has no seed.
+        KeyboardInterrupt: on Ctrl-C or SIGTERM; everything reported is recorded, and the same call goes on.
+    """
+    feasibility, announcer = Feasibility(spec, load_trainer(spec.trainer)), Announcer(observers)
+    with held(ledger, sweep.id) as lease:
+        roster = Roster(ledger, lease, sweep)
+        plan = ConfirmPlan(roster, spec)
+        _reopen([trial for trial in roster.trials if plan.owns(trial)], roster, failed=False)
+        driver = Driver(roster=roster, plan=plan, spec=spec, feasibility=feasibility, observers=announcer, home=home)
+        with _run(driver):
+            yield driver
+
+
+@contextmanager
+def _run(driver: Driver) -> Iterator[Driver]:
+    """Announce a driver's run, and say at its end what cut it short."""
+    with running(driver):
+        driver.observers.sweep_started(driver.sweep, driver.spec, driver.trials)
+        yield driver
+        if driver.cut_short is not None:
+            _log.warning("%s", driver.cut_short)
+        driver.observers.sweep_finished(driver.sweep, driver.trials)
 
 
 def _search_plan(roster: Roster, spec: SweepSpec, feasibility: Feasibility, announcer: Announcer) -> SearchPlan:
@@ -108,10 +127,10 @@ def _search_plan(roster: Roster, spec: SweepSpec, feasibility: Feasibility, anno
     )
 
 
-def _reopen(roster: Roster, *, failed: bool) -> None:
+def _reopen(trials: Sequence[TrialRecord], roster: Roster, *, failed: bool) -> None:
     """Let trials run again that were lost with what ran them, and on request those that failed."""
     states = (TrialState.LOST, TrialState.FAILED) if failed else (TrialState.LOST,)
-    for trial in roster.trials:
+    for trial in trials:
         if trial.state in states:
             roster.change_state(trial.number, TrialState.WAITING, trial.reason)
 
@@ -139,58 +158,3 @@ def _commit() -> str | None:
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
     return None
-
-
-@contextmanager
-def _kept(ledger: Ledger, lease: DriverLease) -> Iterator[None]:
-    """Renew the lease from a thread, as a step may outlast it; give it back at the end."""
-    done = threading.Event()
-
-    def renew() -> None:
-        while not done.wait(LEASE_S / 4):
-            try:
-                ledger.renew(lease)
-            except LedgerError as error:  # the next write says so in the driver's own thread
-                _log.warning("the sweep's lease can't be renewed: %s", error)
-
-    thread = threading.Thread(target=renew, name="lease", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-        with suppress(LedgerError):  # taken over by another driver: not ours to give back
-            ledger.release(lease)
-
-
-@contextmanager
-def _handing_back(driver: Driver) -> Iterator[None]:
-    """Leave no trial as running, however the run ends."""
-    try:
-        yield
-    finally:
-        with suppress(LedgerError):  # it can't be written, or is another driver's: the next run sees to it
-            driver.hand_back()
-
-
-@contextmanager
-def _interruptible(driver: Driver) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the run by KeyboardInterrupt, where this is the main thread.
-
-    SIGINT too: it would be ignored in a process that a script started in the background.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        driver.interrupt()
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

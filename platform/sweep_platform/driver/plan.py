@@ -30,6 +30,9 @@ Tell = Callable[[TrialRecord], None]
 class Plan(Protocol):
     """Decides for the driver. Deterministic in what the roster holds."""
 
+    def owns(self, trial: TrialRecord) -> bool:
+        """Whether a trial is one of the plan's: the others stay as an earlier process left them."""
+
     def next(self) -> TrialRecord | None:
         """The trial that starts or goes on now; None if none does."""
 
@@ -83,6 +86,10 @@ class SearchPlan:
                 if trial.state is TrialState.PRUNED:  # the budget grew: it is in the race again
                     roster.change_state(trial.number, TrialState.PAUSED, trial.reason)
         self._knowledge.inform(roster.candidates)
+
+    def owns(self, trial: TrialRecord) -> bool:
+        """Whether it is a candidate of the search."""
+        return trial.replicate == 0
 
     def next(self) -> TrialRecord | None:
         """A paused trial that may go on, or else a new one."""

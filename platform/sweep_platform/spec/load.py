@@ -43,6 +43,7 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), *, preflight: boo
         resolved = checks.base_config(tree, faults)
         checks.search(domains, faults)
         checks.overridden(domains, faults)
+        checks.confirmation(tree.get("confirm"), faults)
         checks.conditions(domains, tree.get("constraints"), resolved, faults)
         if preflight and resolved is not None:
             checks.preflight(resolved, domains, tree.get("hardware", {}), faults)

@@ -6,9 +6,9 @@ import copy
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from sweep_platform.spec.domains import Domain
 from sweep_platform.spec.identity import changes, identity_of
@@ -131,6 +131,25 @@ class Hardware(Part):
     """Memory of one device: a bound on a trial's `perf/peak_memory_gb`. null is no limit."""
 
 
+class Confirmation(Part):
+    """How `platform confirm` runs the front again."""
+
+    config: dict[str, Any] = {}
+    """Dotted path in the trainer's config -> value of the confirming runs, such as held-out problems."""
+    runs: Annotated[int, Field(ge=2, strict=True)] = 2
+    """Runs of each point, under new seeds, before points are compared."""
+    max_runs: Annotated[int, Field(ge=2, strict=True)] = 6
+    """Runs of a point at most, while noise hides which of two is better."""
+    apart: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Combined standard errors by which neighbours on the front must differ to count as told apart."""
+
+    @model_validator(mode="after")
+    def _most_is_no_less(self) -> Self:
+        if self.max_runs < self.runs:
+            raise ValueError(f"need max_runs of at least runs, which is {self.runs}; raise it")
+        return self
+
+
 def _named_sampler(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
@@ -168,6 +187,8 @@ class SweepSpec(Part):
     """When the sweep ends."""
     pruning: Pruning | None = None
     """How trials are stopped early; null lets each run to its end."""
+    confirm: Confirmation = Confirmation()
+    """How the front is run again before one of its points is trusted."""
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     """Seeds the sampler and, unless `config.trainer.seed` says otherwise, the trials."""
 
