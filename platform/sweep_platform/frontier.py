@@ -192,7 +192,7 @@ def _scale(values: list[float], goal: Goal) -> list[float]:
     return risen if goal.maximize else [1.0 - r for r in risen]
 
 
-def _with(point: Point, judged: Sequence[Judged], confirmed: bool) -> Point:
+def with_judgement(point: Point, judged: Sequence[Judged], confirmed: bool) -> Point:
     """The point with what the bootstrap says of it."""
     found = next((item for item in judged if item.number == point.number), None)
     if found is None:
@@ -242,7 +242,7 @@ class Frontier:
         Raises:
             NoFeasibleTrial: none is complete.
         """
-        found = [_with(point, judged, confirmed) for point in points(sweep, trials)]
+        found = [with_judgement(point, judged, confirmed) for point in points(sweep, trials)]
         states = Counter(str(trial.state) for trial in trials if trial.replicate == 0)
         if not found:
             told = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none yet"
