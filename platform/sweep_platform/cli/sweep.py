@@ -11,7 +11,7 @@ from sweep_platform import units
 from sweep_platform.cli.app import app, console, examples
 from sweep_platform.cli.running import AddressOption, ExecutorOption, Plain, executor_of, watched
 from sweep_platform.errors import BadInput, Fault
-from sweep_platform.home import Home
+from sweep_platform.home import Home, find_sweep
 from sweep_platform.spec import load_spec
 from sweep_platform.trainers import load_trainer
 
@@ -43,6 +43,9 @@ def sweep(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try trials again that failed under an earlier run.")
     ] = False,
+    source: Annotated[
+        list[str] | None, typer.Option("--from", help="Another sweep whose results count where the config is the same.")
+    ] = None,
     plain: Plain = False,
 ) -> None:
     """Search: train the candidates, record them, show the frontier. Run it again to resume."""
@@ -51,9 +54,18 @@ def sweep(
     loaded, runner = _checked(spec, overrides), executor_of(executor, address)
     home = Home.locate()
     with home.ledger(must_exist=False) as ledger:
+        sources = [find_sweep(ledger, address) for address in source or ()]
         with (
             watched(ledger, home, plain=plain) as observers,
-            open_sweep(ledger, loaded, home, observers=observers, new=new, retry_failed=retry_failed) as driver,
+            open_sweep(
+                ledger,
+                loaded,
+                home,
+                observers=observers,
+                new=new,
+                retry_failed=retry_failed,
+                sources=sources,
+            ) as driver,
         ):
             runner.run(driver)
         conclude(ledger, driver.sweep)

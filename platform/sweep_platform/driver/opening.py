@@ -16,6 +16,7 @@ from sweep_platform.driver.confirming import ConfirmPlan
 from sweep_platform.driver.driver import Driver
 from sweep_platform.driver.holding import held, running
 from sweep_platform.driver.plan import SearchPlan
+from sweep_platform.driver.reuse import has_grown, take_over
 from sweep_platform.driver.roster import Roster
 from sweep_platform.driver.spending import Spending, running_seconds
 from sweep_platform.errors import SweepChanged
@@ -40,6 +41,7 @@ def open_sweep(
     observers: Sequence[Observer] = (),
     new: bool = False,
     retry_failed: bool = False,
+    sources: Sequence[SweepRecord] = (),
 ) -> Iterator[Driver]:
     """Hold a sweep and yield its driver, to be run by an executor.
 
@@ -50,6 +52,7 @@ def open_sweep(
         observers: Told of everything that happens.
         new: Start the next version of the sweep instead of going on with the latest.
         retry_failed: Try trials again that failed under an earlier run of the command.
+        sources: Sweeps whose results are taken over where their trials had a config that this one could have.
 
     Raises:
         SweepChanged: the latest version under this name was run with another spec.
@@ -63,6 +66,7 @@ def open_sweep(
         if sweep.spec != spec.to_dict():
             sweep = ledger.update_spec(lease, spec.to_dict())  # a larger budget, say; its identity is the same
         roster = Roster(ledger, lease, sweep)
+        _take_over(roster, spec, feasibility, sources)
         _reopen(roster.candidates, roster, failed=retry_failed)
         plan = _search_plan(roster, spec, feasibility, announcer)
         driver = Driver(roster=roster, plan=plan, spec=spec, feasibility=feasibility, observers=announcer, home=home)
@@ -127,6 +131,17 @@ def _search_plan(roster: Roster, spec: SweepSpec, feasibility: Feasibility, anno
     )
 
 
+def _take_over(roster: Roster, spec: SweepSpec, feasibility: Feasibility, sources: Sequence[SweepRecord]) -> None:
+    """Record what other sweeps measured; of the version before, too, if this one only added to its space."""
+    before = roster.ledger.find_sweep(f"{roster.sweep.name}@{roster.sweep.version - 1}")
+    grown = before is not None and not roster.trials and has_grown(before.spec, spec)
+    for source in (*((before,) if before is not None and grown else ()), *sources):
+        taken = take_over(roster, spec, feasibility, source)
+        if taken or source in sources:
+            count = f"{taken} complete trial{'' if taken == 1 else 's'}"
+            _log.warning("%s keeps %s of %s", roster.sweep.address, count, source.address)
+
+
 def _reopen(trials: Sequence[TrialRecord], roster: Roster, *, failed: bool) -> None:
     """Let trials run again that were lost with what ran them, and on request those that failed."""
     states = (TrialState.LOST, TrialState.FAILED) if failed else (TrialState.LOST,)
@@ -142,14 +157,19 @@ def _find_or_create(ledger: Ledger, spec: SweepSpec, new: bool) -> SweepRecord:
     if found is not None and not new:
         if found.identity == identity:
             return found
+        if has_grown(found.spec, spec):
+            return _create(ledger, spec, found.version + 1)
         lines = "".join(f"\n  {line}" for line in spec.diff(found.spec))
         raise SweepChanged(
             f"sweep {found.address}: got a spec that differs from the one its trials were run with:{lines}\n"
             f"need the same spec to go on; undo the change, start {spec.name}@{found.version + 1} with "
             "--new, or give the spec another name"
         )
-    version = 1 if found is None else found.version + 1
-    return ledger.create_sweep(spec.name, spec.to_dict(), identity, spec.seed, _commit(), version=version)
+    return _create(ledger, spec, 1 if found is None else found.version + 1)
+
+
+def _create(ledger: Ledger, spec: SweepSpec, version: int) -> SweepRecord:
+    return ledger.create_sweep(spec.name, spec.to_dict(), spec.identity(), spec.seed, _commit(), version=version)
 
 
 def _commit() -> str | None:

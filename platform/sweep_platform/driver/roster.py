@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from run_ledger import DriverLease, SweepRecord, TrialRecord, TrialState
+
+from sweep_platform.search import params_hash
 
 if TYPE_CHECKING:
     from run_ledger import Ledger
@@ -42,6 +44,28 @@ class Roster:
         """Record a trial; `fields` are those of `Ledger.add_trial`."""
         return self._keep(
             self.ledger.add_trial(self.lease, number=number, params=dict(params), config=config, **fields)
+        )
+
+    def copy(
+        self,
+        source: TrialRecord,
+        params: Mapping[str, Any],
+        config: Mapping[str, Any],
+        values: Sequence[float],
+        origin: str,
+    ) -> TrialRecord:
+        """Record another sweep's complete trial as one of this one; see `Ledger.copy_trial`."""
+        return self._keep(
+            self.ledger.copy_trial(
+                self.lease,
+                source.id,
+                number=self.next_number,
+                params=dict(params),
+                params_hash=params_hash(params),
+                config=config,
+                values=values,
+                origin=origin,
+            )
         )
 
     def refresh(self, number: int) -> TrialRecord:

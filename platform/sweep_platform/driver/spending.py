@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from run_ledger import TrialRecord, TrialState
+from run_ledger import TrialRecord
 
 from sweep_platform.spec import Budget
 
@@ -57,8 +57,8 @@ class Spending:
 
 
 def ran(trial: TrialRecord) -> bool:
-    """Whether a trial counts against the budget: it started, or will."""
-    return trial.state is not TrialState.INFEASIBLE or trial.attempts > 0
+    """Whether a trial counts against the budget: it started, or will. Refused ones and those of other sweeps don't."""
+    return trial.attempts > 0 or not trial.state.final
 
 
 def running_seconds(ledger: Ledger, trials: Iterable[TrialRecord]) -> float:
@@ -80,4 +80,4 @@ def running_seconds(ledger: Ledger, trials: Iterable[TrialRecord]) -> float:
 
 
 def _sum(trials: Iterable[TrialRecord], currency: str) -> float:
-    return float(sum(getattr(trial.cost, currency) for trial in trials))
+    return float(sum(getattr(trial.cost, currency) for trial in trials if ran(trial)))
