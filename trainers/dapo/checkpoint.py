@@ -1,9 +1,9 @@
 """Checkpoints: atomic, checked, rotating, without pickle.
 
 A checkpoint is a folder `global_step_<N>`: `model/` (a Hugging Face folder, usable as `model.path`),
-`optimizer.safetensors`, `state.json` and `manifest.json` with a checksum for each file. It is written under
-another name, synced and renamed, so it is whole or not there. A damaged one is passed over for the one before
-it.
+`optimizer.safetensors`, `state.json` and `manifest.json` with a checksum for each file; with adapters also
+`adapters.safetensors`, which `model/` has merged. It is written under another name, synced and renamed, so it is whole
+or not there. A damaged one is passed over for the one before it.
 
 Beside them, `progress.json` is rewritten after each step: what a run had spent when it was killed.
 """
@@ -29,16 +29,18 @@ from dapo.accounting import TokenAccount
 from dapo.batch import Cost, EvaluatedSample, Problem, Response, RolloutGroup, Score, StepMetrics
 from dapo.config import Config
 from dapo.durable import flush, sha256_of
-from dapo.errors import CheckpointError
-from dapo.model import Policy, load_policy, save_policy
+from dapo.errors import CheckpointError, ModelError
+from dapo.model import WEIGHTS, Policy, load_policy, save_policy
+from dapo.model_lora import adapter_state, load_adapters
 from dapo.sampling import SampledBatch, tokens_of
 from dapo.selection import Evidence, History
 
 FORMAT = 1
-MANIFEST, STATE, OPTIMIZER, MODEL, PROGRESS = (
+MANIFEST, STATE, OPTIMIZER, ADAPTERS, MODEL, PROGRESS = (
     "manifest.json",
     "state.json",
     "optimizer.safetensors",
+    "adapters.safetensors",
     "model",
     "progress.json",
 )
@@ -119,6 +121,19 @@ class Found:
         """Load its weights."""
         return load_policy(self.path / MODEL, dtype=config.model.dtype, device=device)
 
+    def load_adapters(self, policy: Policy) -> None:
+        """Put its adapters into a policy that has new ones.
+
+        Raises:
+            CheckpointError: the policy's weights aren't those that the adapters were trained on.
+        """
+        try:
+            load_adapters(policy.model, load_file(self.path / ADAPTERS), load_file(self.path / MODEL / WEIGHTS))
+        except (OSError, SafetensorError, ModelError) as error:
+            raise CheckpointError(
+                f"{self.path / ADAPTERS}: {error}; put the model back that it started from"
+            ) from error
+
     def load_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Restore the optimiser's state in place."""
         state: dict[int, dict[str, torch.Tensor]] = {}
@@ -149,6 +164,8 @@ class Checkpoints:
             work.mkdir()
             save_policy(policy, work / MODEL)
             save_file(_optimizer_tensors(optimizer), work / OPTIMIZER)
+            if adapters := adapter_state(policy.model):
+                save_file({name: tensor.cpu().contiguous() for name, tensor in adapters.items()}, work / ADAPTERS)
             content = {"format": FORMAT, "state": _content_of(state), "config": config.model_dump(mode="json")}
             (work / STATE).write_text(json.dumps(content), "utf-8")
             files = [path for path in sorted(work.rglob("*")) if path.is_file()]

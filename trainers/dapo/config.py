@@ -11,7 +11,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from dapo.config_actor import ActorConfig
-from dapo.config_section import Fraction, KLEstimate, NonNegativeFloat, PositiveFloat, PositiveInt, Section
+from dapo.config_section import (
+    Fraction,
+    KLEstimate,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+)
 from dapo.config_trainer import DEFAULT_UPDATES, TrainerConfig
 
 
@@ -31,6 +39,13 @@ class ModelConfig(Section):
     use_remove_padding: bool = True
     """Compute log-probabilities and gradients on packed sequences. Off: on micro-batches padded to their longest
     sequence, for comparison: the same numbers in more time and memory. The padding is in no budget and no FLOPs."""
+    lora_rank: NonNegativeInt = 0
+    """Rank of the adapters (LoRA, arXiv 2106.09685) that are trained in the place of the weights; 0 trains all weights.
+    Needs the extra `lora`. FLOPs are counted as without adapters, which is more than an update then takes."""
+    lora_alpha: PositiveInt = 16
+    """Adapters are scaled by this over their rank."""
+    target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
+    """Linear layers that get adapters, by name such as `q_proj`; `all-linear` is all but the output projection."""
 
 
 class SelectionConfig(Section):

@@ -10,6 +10,8 @@ from dapo.errors import ModelError
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 FAMILIES = tuple(_ARCHITECTURES)
+LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Names of the linear layers in each layer of these families."""
 _ROPE_NUMBERS = {
     "default": (),
     "linear": ("factor",),

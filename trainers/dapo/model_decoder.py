@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -78,6 +79,13 @@ class Layout:
         return Layout(stored, self.positions[gather], stored, self.buckets, spread, gather)
 
 
+def effective_weight(linear: nn.Module) -> Tensor:
+    """Return the weight [out, in] that a linear layer applies, with the adapters that peft gave it, if any."""
+    layer = cast(Any, linear)
+    weight: Tensor = layer.weight
+    return sum((layer.get_delta_weight(name) for name in getattr(layer, "active_adapters", ())), start=weight)
+
+
 class RMSNorm(nn.Module):
     """Root-mean-square norm (arXiv 1910.07467), computed in float32."""
 
@@ -123,7 +131,7 @@ class Attention(nn.Module):
         """Return weight and bias of q, k and v as one projection."""
         parts = (self.q_proj, self.k_proj, self.v_proj)
         bias = torch.cat([part.bias for part in parts]) if self.q_proj.bias is not None else None
-        return torch.cat([part.weight for part in parts]), bias
+        return torch.cat([effective_weight(part) for part in parts]), bias
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
         """Attend causally within each sequence of `hidden` [T', hidden] or, shared, [U, hidden]."""

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from dapo.arithmetic import WORDS
@@ -15,7 +16,7 @@ from dapo.config_section import Section
 from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError, DataError
 from dapo.filter_rule import KNOWN_METRICS, filter_rule
-from dapo.model_config import DecoderConfig
+from dapo.model_config import LINEAR_LAYERS, DecoderConfig
 from dapo.model_folder import KINDS, NAMED_HEADS, find_model, is_hub_id, lacking
 from dapo.overlap import overlap_fault
 from dapo.preflight_losses import loss_faults
@@ -40,6 +41,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
     model_faults, heads = _model(config)
     return [
         *model_faults,
+        *_adapters(config),
         *_sets(config),
         *_data(config),
         *_batches(config),
@@ -76,6 +78,21 @@ def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
     except (OSError, ValueError, TypeError, AttributeError, DapoError) as error:
         return [*faults, Fault("model.path", f"{path!r} ({error})", need, do)], None
     return faults, (decoder.num_attention_heads, decoder.num_key_value_heads)
+
+
+def _adapters(config: Config) -> Iterator[Fault]:
+    """Adapters need peft, and layers that the families have."""
+    rank, names = config.model.lora_rank, config.model.target_modules
+    if rank > 0 and find_spec("peft") is None:
+        yield Fault(
+            "model.lora_rank",
+            str(rank),
+            "the package peft for adapters",
+            "install sweep-platform[lora], or set it to 0",
+        )
+    if names != "all-linear" and (unknown := sorted({*names} - {*LINEAR_LAYERS})):
+        need = f"all-linear, or some of {', '.join(LINEAR_LAYERS)}"
+        yield Fault("model.target_modules", ", ".join(unknown), need, "correct it")
 
 
 def _sets(config: Config) -> Iterator[Fault]:
@@ -298,6 +315,8 @@ def _unread(config: Config) -> Iterator[Fault]:
     if selection.strategy == "shuffle":
         names = ("target", "exploration", "forgetting")
         unread.append((selection, "data.selection", names, "strategy: shuffle", "set strategy: thompson"))
+    if config.model.lora_rank == 0:
+        unread.append((config.model, "model", ("lora_alpha", "target_modules"), "lora_rank: 0", "set a rank"))
     for section, prefix, names, state, do in unread:
         for name in names:
             value = getattr(section, name)

@@ -11,13 +11,14 @@ import torch
 
 from dapo.accounting import Meter, cost_metrics, generation_flops, peak_memory_gb, reset_peak_memory
 from dapo.batch import EvaluatedSample, RolloutGroup, StepMetrics
-from dapo.checkpoint import Checkpoints, RunState
+from dapo.checkpoint import Checkpoints, Found, RunState
 from dapo.config import Config
 from dapo.data import Prompts, announce, load_dataset, tokenize
 from dapo.errors import CheckpointError, DapoError
 from dapo.evaluate import describe, evaluate, evaluation_metrics
 from dapo.model import Policy, flops_per_token, load_policy
 from dapo.model_folder import resolve_model
+from dapo.model_lora import add_adapters
 from dapo.overlap import held_apart
 from dapo.reward import Scorer
 from dapo.rollout import generate
@@ -67,10 +68,7 @@ class Run:
         reset_peak_memory(device)
         checkpoints = _checkpoints(config)
         found = checkpoints.latest(config) if checkpoints is not None else None
-        if found is not None:
-            policy = found.load_policy(config, device)
-        else:
-            policy = load_initial_policy(config, device)
+        policy = load_current_policy(config, found, device)
         policy.model.gradient_checkpointing = config.model.enable_gradient_checkpointing
         policy.model.remove_padding = config.model.use_remove_padding
         train_set = load_dataset(config.data.train, config.reward.grader)
@@ -216,6 +214,22 @@ def choose_device(name: str) -> torch.device:
 def load_initial_policy(config: Config, device: torch.device) -> Policy:
     """Load the policy that a run starts from."""
     return load_policy(resolve_model(config.model.path, config.model.revision), dtype=config.model.dtype, device=device)
+
+
+def load_current_policy(config: Config, found: Found | None, device: torch.device) -> Policy:
+    """Load the policy as a checkpoint has it, or else as a run starts.
+
+    With adapters, weights are those that the run started from in either case, and the checkpoint's adapters are put
+    into them: merged weights, taken apart again, would not be the same bit for bit.
+    """
+    if found is not None and config.model.lora_rank == 0:
+        return found.load_policy(config, device)
+    policy = load_initial_policy(config, device)
+    if config.model.lora_rank > 0:
+        add_adapters(policy.model, config.model, config.trainer.seed)
+        if found is not None:
+            found.load_adapters(policy)
+    return policy
 
 
 def load_reference(config: Config, device: torch.device) -> Policy | None:
