@@ -11,14 +11,18 @@ from pathlib import Path
 from dapo.arithmetic import WORDS
 from dapo.batch import Fault
 from dapo.config import Config
+from dapo.config_multi_turn import MultiTurnConfig
 from dapo.config_section import Section
 from dapo.data import GENERATED, Dataset, load_dataset
-from dapo.errors import DapoError, DataError
+from dapo.errors import DapoError, DataError, ModelError
 from dapo.filter_rule import KNOWN_METRICS, filter_rule
+from dapo.framing import Framing
 from dapo.model_config import DecoderConfig
 from dapo.preflight_losses import loss_faults
+from dapo.preflight_multi_turn import framing_faults, multi_turn_faults
 from dapo.reward import import_reward_function
 from dapo.tokenizer import Tokenizer, byte_tokenizer
+from dapo.tool_calls import signatures_of
 
 TINY_HEADS = (4, 2)
 """Attention heads and key-value heads of the embedded model (`dapo.warmstart.SHAPE`)."""
@@ -48,6 +52,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_unread(config),
         *_reward(config),
         *loss_faults(config),
+        *multi_turn_faults(config),
         *_parallel(config, devices, heads),
         *_run(config),
     ]
@@ -78,8 +83,11 @@ def _data(config: Config) -> Iterator[Fault]:
     if config.data.train in GENERATED and GENERATED[config.data.train][0] != "train":
         need = "a set to train on: this one is for evaluation, which would then measure what was learnt by heart"
         yield Fault("data.train", repr(config.data.train), need, "set it to arithmetic, or name a file")
+    yield from framing_faults(config, _tokenizer(*_model_stamp(config)))
     for key, source in (("data.train", config.data.train), ("data.val", config.data.val)):
-        if source in GENERATED or (Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE):
+        # Prompts of the generated sets are short, but for an offer of tools.
+        short = source in GENERATED and not config.rollout.multi_turn.enable
+        if short or (Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE):
             continue
         try:
             dataset = _dataset(source, _stamp(source), config.reward.grader)
@@ -88,8 +96,7 @@ def _data(config: Config) -> Iterator[Fault]:
                 got = f"{source!r}, {fault.got}" if fault.key == source else f"{fault.key}: {fault.got}"
                 yield Fault(key, got, fault.need, fault.do)
         else:
-            if not config.data.filter_overlong_prompts:
-                yield from _prompt_lengths(config, dataset, source, key)
+            yield from _prompt_faults(config, dataset, source, key)
 
 
 def _stamp(path: str) -> Stamp:
@@ -119,21 +126,43 @@ def _tokenizer(path: str, stamp: Stamp) -> Tokenizer | None:
 
 
 @lru_cache(maxsize=8)
-def _prompt_tokens(data: Stamped, grader: str, model: Stamped, template: str | None) -> list[int]:
-    """Tokens of each prompt of a data set; empty where the model has no tokenizer."""
+def _prompt_lengths(
+    data: Stamped, grader: str, model: Stamped, template: str | None, multi_turn: MultiTurnConfig
+) -> list[int]:
+    """Tokens of each prompt of a data set, at its longest; empty where the model has no tokenizer.
+
+    Raises:
+        DataError: a prompt can't be rendered.
+    """
     tokenizer = _tokenizer(*model)
     if tokenizer is None:
         return []
-    prompts = [tokenizer.prompt(problem.problem, template) for problem in _dataset(*data, grader).problems]
+    framing = Framing(tokenizer, template, signatures_of(multi_turn))
+    problems = _dataset(*data, grader).problems
+    prompts = [framing.prompt(problem, tools=multi_turn.enable) for problem in problems]
     return [len(ids) for ids in tokenizer.encode_batch(prompts)]
 
 
-def _prompt_lengths(config: Config, dataset: Dataset, source: str, key: str) -> Iterator[Fault]:
-    limit, path = config.data.max_prompt_length, config.model.path
-    model = (path, _stamp(str(Path(path) / "tokenizer.json")))
-    lengths = _prompt_tokens((source, _stamp(source)), config.reward.grader, model, config.data.prompt_template)
+def _model_stamp(config: Config) -> Stamped:
+    path = config.model.path
+    return path, _stamp(str(Path(path) / "tokenizer.json"))
+
+
+def _prompt_faults(config: Config, dataset: Dataset, source: str, key: str) -> Iterator[Fault]:
+    """Prompts that can't be rendered, or are too long."""
+    limit, data = config.data.max_prompt_length, (source, _stamp(source))
+    try:
+        lengths = _prompt_lengths(
+            data, config.reward.grader, _model_stamp(config), config.data.prompt_template, config.rollout.multi_turn
+        )
+    except DataError as error:
+        yield from error.faults
+        return
+    except ModelError as error:
+        yield Fault("model.path", f"{config.model.path!r} ({error})", f"a chat template for {key}", "choose another")
+        return
     longer = sum(length > limit for length in lengths)
-    if longer:
+    if longer and not config.data.filter_overlong_prompts:
         identity = dataset.problems[lengths.index(max(lengths))].problem_id
         yield Fault(
             "data.max_prompt_length",
