@@ -1,7 +1,9 @@
+import sys
 import time
 
 import pytest
 from dapo.config_multi_turn import MultiTurnConfig
+from dapo.errors import DapoError
 from dapo.tool_calls import Call
 from dapo.tools import Toolbox, ToolResult
 from pydantic import ValidationError
@@ -63,6 +65,13 @@ def test_calls_are_answered_in_order_and_side_by_side() -> None:
     assert toolbox.take_seconds() == pytest.approx(took, rel=0.1)
     assert toolbox.take_seconds() == 0.0
     assert toolbox.answer([]) == []
+
+
+def test_a_sandbox_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer would be the program's: a policy must not learn from that."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(DapoError, match="rollout.multi_turn.tools: python: no process can be locked in"):
+        Toolbox(BOTH).answer([Call("python", {"code": "1"})] * 2)
 
 
 @pytest.mark.parametrize(

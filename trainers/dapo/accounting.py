@@ -10,7 +10,6 @@ one does.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 import resource
 import sys
@@ -41,8 +40,7 @@ def generation_flops(prompt_length: int, responses: Sequence[Response], flops: F
     total = forward_flops(0, prompt_length, flops)
     for response in responses:
         context = prompt_length
-        for sampled, run in itertools.groupby(response.mask):
-            length = sum(1 for _ in run)
+        for sampled, length in response.runs:
             if sampled:
                 again = context if context > prompt_length else 0
                 # A turn's last token is drawn and never fed back.

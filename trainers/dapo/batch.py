@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 
@@ -95,6 +96,13 @@ class Response:
     def mask(self) -> list[bool]:
         """[R] True for the tokens that the policy sampled."""
         return [True] * len(self.token_ids) if self.turns is None else self.turns.mask
+
+    @property
+    def runs(self) -> list[tuple[bool, int]]:
+        """The mask as (value, length) of each run of equal values."""
+        if self.turns is None:
+            return [(True, len(self.token_ids))]
+        return [(sampled, sum(1 for _ in run)) for sampled, run in groupby(self.turns.mask)]
 
     @property
     def sampled_tokens(self) -> int:

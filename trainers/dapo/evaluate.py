@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from dapo.accounting import Meter, generation_flops
-from dapo.batch import EvaluatedSample
+from dapo.batch import EvaluatedSample, Problem, Response, Score
 from dapo.config import Config, SamplingConfig
 from dapo.data import Prompts
 from dapo.model import Policy, flops_per_token
@@ -76,22 +76,22 @@ def evaluate(
             generation_flops(len(tokens), group, partial(flops_per_token, policy.config)),
             sum(response.sampled_tokens for response in group),
         )
-        for index, response in enumerate(group):
-            score = next(scores)
-            samples.append(
-                EvaluatedSample(
-                    data_source=problem.data_source,
-                    problem_id=problem.problem_id,
-                    sample_index=index,
-                    prompt=problem.problem,
-                    response=response.text,
-                    answer=score.answer,
-                    ground_truth=problem.ground_truth,
-                    correct=score.acc >= 0.5,
-                    response_length=len(response.token_ids),
-                )
-            )
+        samples += [_sample(problem, index, response, next(scores)) for index, response in enumerate(group)]
     return tuple(samples)
+
+
+def _sample(problem: Problem, index: int, response: Response, score: Score) -> EvaluatedSample:
+    return EvaluatedSample(
+        data_source=problem.data_source,
+        problem_id=problem.problem_id,
+        sample_index=index,
+        prompt=problem.problem,
+        response=response.text,
+        answer=score.answer,
+        ground_truth=problem.ground_truth,
+        correct=score.acc >= 0.5,
+        response_length=len(response.token_ids),
+    )
 
 
 def samples_per_problem(sampling: SamplingConfig, repeats: int) -> int:

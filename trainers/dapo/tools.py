@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dapo.calculator import CalculatorError, calculate
 from dapo.config_multi_turn import MultiTurnConfig
+from dapo.errors import DapoError
 from dapo.sandbox import Limits, run_python
 from dapo.tool_calls import Call, signatures_of
 
@@ -68,7 +69,10 @@ class Toolbox:
             return _error(str(error))
 
     def _python(self, code: str) -> ToolResult:
-        outcome = run_python(code, Limits(self.config.tool_timeout_s, self.config.tool_memory_mb))
+        try:
+            outcome = run_python(code, Limits(self.config.tool_timeout_s, self.config.tool_memory_mb))
+        except DapoError as error:
+            raise DapoError(f"rollout.multi_turn.tools: python: {error}; leave it out, or run elsewhere") from error
         return ToolResult(outcome.text, outcome.failed)
 
     _runners: Mapping[str, Callable[[Toolbox, str], ToolResult]] = {"calculator": _calculator, "python": _python}
