@@ -1,8 +1,8 @@
 """The child of `dapo.sandbox`: locks itself in, then runs a program. A script of the standard library alone.
 
 Its input is a request of its parent, its argument a file descriptor that is told `ready`, or why it couldn't be locked
-in. It imports little, since each program pays for it: `marshal` and `_ast` are built in, while `json`, `ast` and `typing`
-take longer than the interpreter's own start.
+in. It imports little, since each program pays for it: `marshal` and `_ast` are built in, while `json`, `ast` and
+`typing` take longer than the interpreter's own start.
 """
 
 from __future__ import annotations
