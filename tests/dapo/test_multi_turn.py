@@ -218,19 +218,22 @@ def test_a_tokens_random_number_is_that_of_its_place(policy: Policy, prompts) ->
     """A turn behind an answer draws on from where the answer ends: by hand, with the trainer's own forward pass."""
     from dapo.rollout import draw
 
-    uniforms = torch.rand(len(prompts) * 2, ROOM, generator=torch.Generator().manual_seed(0))
-    checked = 0
-    for place, response in enumerate(flat(respond(policy, prompts, 2))):
-        if turns_of(response).count < 2:
-            continue
+    uniforms = torch.rand(len(prompts) * 8, ROOM, generator=torch.Generator().manual_seed(0))
+    checked = otherwise = 0
+    for place, response in enumerate(flat(respond(policy, prompts, 8))):
         start = sum(len(run) for _, run in parts(response)[:2])
-        context = prompts[place // 2] + response.token_ids[:start]
         with torch.no_grad():
-            logits = policy.model(torch.tensor(context))[-1:]
-        token, _ = draw(logits, uniforms[place, start : start + 1], PLAIN)
-        assert int(token) == response.token_ids[start]
-        checked += 1
-    assert checked > 2
+            logits = policy.model(torch.tensor(prompts[place // 8] + response.token_ids))
+        for at in range(start, len(response.token_ids)):
+            if response.mask[at]:
+                row = logits[len(prompts[0]) + at - 1 : len(prompts[0]) + at]
+                assert int(draw(row, uniforms[place, at : at + 1], PLAIN)[0]) == response.token_ids[at]
+                checked += 1
+                otherwise += (
+                    int(draw(row, uniforms[place, at - start : at - start + 1], PLAIN)[0]) != (response.token_ids[at])
+                )
+    assert checked > 50
+    assert otherwise > 0, "with other numbers there would be other tokens"
 
 
 def test_failures_are_answered_in_words_and_counted(policy: Policy, prompts) -> None:
