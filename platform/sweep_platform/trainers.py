@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from pydantic import BaseModel
@@ -13,6 +14,7 @@ from sweep_platform.errors import BadInput, Fault
 
 GROUP = "sweep_platform.trainers"
 _MEMBERS = ("Config", "preflight", "prepare", "train")
+_DATA_MEMBERS = ("list_data", "fetch_data")
 
 
 class TrainerFault(Protocol):
@@ -89,7 +91,8 @@ class Trainer(Protocol):
     """A module that trains: `dapo.trainer` documents each member.
 
     Where its config has a section `trainer` with `default_local_dir` (a folder for one run) and `num_threads`, the
-    driver sets them.
+    driver sets them. What it may have besides: `HELD_OUT` (see `held_out`) and the members of `DataTrainer`.
+    A function `describe(config) -> str` is optional too; `platform validate` shows what it says.
     """
 
     Config: type[BaseModel]
@@ -97,6 +100,141 @@ class Trainer(Protocol):
     def preflight(self, config: Any, devices: int = 1) -> Sequence[TrainerFault]: ...
     def prepare(self, config: Any, progress: Callable[[str, int, int], None] | None = None) -> None: ...
     def train(self, config: Any, report: Callable[[Any], bool]) -> None: ...
+
+
+class ModelTrainer(Protocol):
+    """What a trainer has besides if it can fetch models. An exception with `faults` is about the user's input."""
+
+    def fetch_model(
+        self, name: str, *, revision: str | None = None, progress: Callable[[str, int, int], None] | None = None
+    ) -> Path: ...
+
+
+class WarmstartResult(Protocol):
+    """A supervised warm start that is over."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def before(self) -> Mapping[str, float]: ...
+    @property
+    def after(self) -> Mapping[str, float]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def examples(self) -> int: ...
+    @property
+    def solutions(self) -> int: ...
+    @property
+    def left_out(self) -> int: ...
+
+
+class WarmstartTrainer(Trainer, Protocol):
+    """What a trainer has besides if it can warm-start a model. An exception with `faults` is about the user's input."""
+
+    WarmstartConfig: type[BaseModel]
+
+    def warmstart(
+        self, config: Any, settings: Any, out: Path, progress: Callable[[str, int, int], None] | None = None
+    ) -> WarmstartResult: ...
+
+
+class ListedData(Protocol):
+    """A public data set that a trainer can fetch."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def parts(self) -> Sequence[str]: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def licence(self) -> str: ...
+    @property
+    def size(self) -> str: ...
+    @property
+    def folder(self) -> Path | None: ...
+
+
+class DataPart(Protocol):
+    """The rows of a fetched set that go under one name: as published, distinct, and at odds with an earlier one."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def problems(self) -> int: ...
+    @property
+    def conflicts(self) -> int: ...
+
+
+class FetchedData(Protocol):
+    """A public data set in the trainer's cache."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def revision(self) -> str: ...
+    @property
+    def parts(self) -> Mapping[str, DataPart]: ...
+
+
+class DataTrainer(Protocol):
+    """What a trainer has besides if it knows public data sets. An exception with `faults` is about the user's input."""
+
+    def list_data(self) -> Sequence[ListedData]: ...
+    def fetch_data(
+        self, name: str, *, given: Path | None = None, progress: Callable[[str, int, int], None] | None = None
+    ) -> FetchedData: ...
+
+
+def held_out(trainer: Trainer) -> Mapping[str, Sequence[Any]]:
+    """Values by path in the trainer's config that are kept for the final evaluation, and that no sweep may use."""
+    found: Mapping[str, Sequence[Any]] = getattr(trainer, "HELD_OUT", {})
+    return found
+
+
+def load_data_trainer(name: str) -> DataTrainer:
+    """Return a trainer that can fetch public data.
+
+    Raises:
+        BadInput: as `load_trainer`, or it can't.
+    """
+    trainer = load_trainer(name)
+    if all(hasattr(trainer, member) for member in _DATA_MEMBERS):
+        return cast(DataTrainer, trainer)
+    got, need = f"{name!r}, which has no public data sets", f"a trainer with {' and '.join(_DATA_MEMBERS)}"
+    raise BadInput([Fault("--trainer", got, need, "name another, or set data.train and data.val to files")])
+
+
+def load_model_trainer(name: str) -> ModelTrainer:
+    """Return a trainer that can fetch models.
+
+    Raises:
+        BadInput: as `load_trainer`, or it can't.
+    """
+    trainer = load_trainer(name)
+    if hasattr(trainer, "fetch_model"):
+        return cast(ModelTrainer, trainer)
+    need = "a trainer with fetch_model"
+    raise BadInput([Fault("--trainer", f"{name!r}, which fetches no models", need, "name another, or set model.path")])
+
+
+def warmstart_trainer(trainer: Trainer, name: str) -> WarmstartTrainer:
+    """Return the same trainer, as one that can warm-start a model.
+
+    Raises:
+        BadInput: it can't.
+    """
+    if hasattr(trainer, "warmstart") and hasattr(trainer, "WarmstartConfig"):
+        return cast(WarmstartTrainer, trainer)
+    need = "a trainer with warmstart and WarmstartConfig"
+    raise BadInput([Fault("trainer", f"{name!r}, which has no warm start", need, "name another")])
+
+
+def describe_config(trainer: Trainer, config: Mapping[str, Any]) -> str:
+    """What a trainer says of a valid config in one line, where it has a `describe`; or an empty string."""
+    describe: Callable[[BaseModel], str] | None = getattr(trainer, "describe", None)
+    return "" if describe is None else describe(trainer.Config.model_validate(config))
 
 
 def load_trainer(name: str) -> Trainer:

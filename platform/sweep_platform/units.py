@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 _SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _UNIT = {"cost/flops": "FLOPs", "cost/tokens": "tokens", "cost/device_seconds": "device-s"}
 
@@ -24,6 +26,13 @@ def metric(name: str, value: float) -> str:
 def accuracy(value: float, error: float | None) -> str:
     """An accuracy with its standard error, as fractions: "0.412 ± 0.021"."""
     return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
+
+
+def sampling(metrics: Mapping[str, float]) -> str:
+    """How an accuracy's answers were drawn, as far as `val/sampling/…` tells: " (n=4, temperature=1, top_p=0.7)"."""
+    names = ("n", "temperature", "top_p", "top_k")
+    told = [f"{name}={metrics[key]:g}" for name in names if (key := f"val/sampling/{name}") in metrics]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def count(number: int, noun: str) -> str:

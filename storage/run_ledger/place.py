@@ -30,7 +30,7 @@ def parse(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        raise LedgerError(f"the URL {url!r}", _NEED_URL, "correct it") from error
+        raise LedgerError(f"the URL {url!r}", _NEED_URL, "write it in one of these two forms") from error
     if parsed.drivername in ("postgresql", "postgres"):  # as other tools write it
         parsed = parsed.set(drivername="postgresql+psycopg")
     shown = parsed.render_as_string(hide_password=True)

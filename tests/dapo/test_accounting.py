@@ -5,6 +5,7 @@ from dapo.accounting import (
     RolloutStats,
     forward_flops,
     generation_flops,
+    pass_flops,
     peak_memory_gb,
     reset_peak_memory,
     update_flops,
@@ -32,9 +33,10 @@ def test_a_group_pays_its_prompt_once_and_never_its_last_tokens() -> None:
 
 def test_a_backward_pass_costs_two_forward_ones() -> None:
     forward = forward_flops(0, 7, flops)
-    assert update_flops([7, 7], 1, 0, flops) == pytest.approx(6 * forward)
-    assert update_flops([7], 4, 1, flops) == pytest.approx(13 * forward)
-    assert update_flops([7], 4, 2, flops, recomputed=True) == pytest.approx(18 * forward)
+    assert update_flops([(0, 7), (0, 7)], 1, flops) == pytest.approx(6 * forward)
+    assert update_flops([(0, 7)], 4, flops) == pytest.approx(12 * forward)
+    assert update_flops([(0, 7)], 4, flops, recomputed=True) == pytest.approx(16 * forward)
+    assert pass_flops([(0, 3), (3, 4)], flops) == pytest.approx(forward)
 
 
 def test_phases_add_up_and_testing_is_charged_apart() -> None:

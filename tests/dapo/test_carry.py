@@ -12,6 +12,7 @@ from dapo.checkpoint import Checkpoints
 from dapo.config import Config
 from dapo.errors import SamplingExhausted
 from dapo.model import Policy
+from dapo.plan import describe_plan
 from dapo.rollout import generate
 from dapo.update import compute_logprobs, make_optimizer, policy_update
 from training import run, weights
@@ -200,6 +201,26 @@ def test_planned_and_real_updates_epochs_and_learning_rate(make_config, caplog: 
     assert "plan: 5 updates of 4 prompts x 4 responses, 2.00 epochs of 10 prompts if nothing is filtered" in caplog.text
     assert "done: 5 of 5 planned updates, 0 of them skipped" in caplog.text
     assert f"{drawn / 10:.2f} epochs drawn" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "idle"),
+    [
+        ({}, True),
+        ({"actor__ppo_mini_batch_size": 4}, True),
+        ({"actor__ppo_mini_batch_size": 2}, False),
+        ({"actor__ppo_epochs": 2}, False),
+        ({"algorithm__filter_groups": {"surplus": "carry"}}, False),
+    ],
+)
+def test_a_clip_range_that_does_nothing_is_told(make_config, changes: dict[str, object], idle: bool) -> None:
+    config = make_config(**changes)
+    told = "one optimiser step per update, so that every ratio is 1 and nothing is clipped"
+    assert (told in describe_plan(config, 10)) == idle
+    # A wide rate moves the policy far, so that a ratio that can leave the range does.
+    config = make_config(**changes, actor__clip_ratio_high=1e-6, actor__optim={"lr": 1e-1}, data__gen_batch_size=8)
+    clipped = [step.metrics["actor/pg_clipfrac"] for step in run(config)[1:]]
+    assert (max(clipped) == 0.0) == idle
 
 
 def test_skipped_updates_are_planned_and_not_real(make_config) -> None:

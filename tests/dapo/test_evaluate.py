@@ -79,7 +79,12 @@ def test_sources_are_told_apart_and_named_for_metric_stores() -> None:
 
 
 def test_a_single_problem_has_no_error() -> None:
-    assert clustered_mean([0.25]) == (0.25, 0.0)
+    """An error of 0 would say that its accuracy is exact; a metric that is not there says nothing."""
+    assert clustered_mean([0.25]) == (0.25, None)
+    metrics = metrics_of([sample("1", index == 0, index=index) for index in range(4)])
+    assert metrics["val/accuracy"] == 0.25
+    assert not [name for name in metrics if name.endswith("_se")]
+    assert describe(metrics).startswith("val/accuracy 0.2500 (1 problems, n=4,")
 
 
 @given(st.integers(1, 8), st.data())

@@ -150,6 +150,15 @@ def test_lengths_four_and_one(mode: str, expected: float) -> None:
     assert weighted(masks, losses, mode) == pytest.approx(expected)
 
 
+def test_a_token_mean_is_over_the_batch_and_not_over_groups() -> None:
+    """Groups of 10 and of 100 tokens: the second weighs ten times as much. The paper's Eq. 12, as it is written,
+    averages within a group; verl's code, and this, over all tokens of the mini-batch.
+    """
+    masks = [[True] * 5] * 2 + [[True] * 50] * 2
+    weights = token_weights(masks, "token-mean")
+    assert [float(weight.sum()) for weight in weights] == pytest.approx([5 / 110, 5 / 110, 50 / 110, 50 / 110])
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_everything_masked_weighs_nothing(mode: str) -> None:
     assert weighted([[False] * 3, [False]], [[1.0] * 3, [1.0]], mode) == 0.0

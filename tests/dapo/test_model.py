@@ -26,7 +26,15 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 300,
@@ -38,6 +46,15 @@ SHAPE: dict[str, Any] = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
     "rms_norm_eps": 1e-5,
 }
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+"""Of the heads' frequencies the first is fast, the second between, and the others are slow."""
 VARIANTS = {
     "llama, grouped queries": (LlamaForCausalLM, LlamaConfig, {}),
     "llama, tied": (LlamaForCausalLM, LlamaConfig, {"tie_word_embeddings": True}),
@@ -46,6 +63,18 @@ VARIANTS = {
     "llama, wide heads": (LlamaForCausalLM, LlamaConfig, {"head_dim": 20}),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
     "qwen2, tied": (Qwen2ForCausalLM, Qwen2Config, {"tie_word_embeddings": True}),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 20}),
+    "qwen3, tied, one key head": (
+        Qwen3ForCausalLM,
+        Qwen3Config,
+        {"head_dim": 8, "tie_word_embeddings": True, "num_key_value_heads": 1},
+    ),
+    "llama, linear rope": (
+        LlamaForCausalLM,
+        LlamaConfig,
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}},
+    ),
+    "llama, llama3 rope": (LlamaForCausalLM, LlamaConfig, {"rope_parameters": LLAMA3}),
 }
 TOKENS = torch.randint(0, 300, (3, 17), generator=torch.Generator().manual_seed(5))
 
@@ -156,19 +185,29 @@ def test_everything_unsupported_is_named_at_once(model_folder: Path) -> None:
         "hidden_size": 0,
     }
     change_config(
-        model_folder, rope_parameters={"rope_type": "llama3", "factor": 8.0, "partial_rotary_factor": 0.5}, **wrong
+        model_folder, rope_parameters={"rope_type": "yarn", "factor": 8.0, "partial_rotary_factor": 0.5}, **wrong
     )
     with pytest.raises(ModelError) as caught:
         load_policy(model_folder)
     told = str(caught.value)
     assert told.startswith(str(model_folder / "config.json"))
-    for key in ("rope scaling: got 'llama3'", "partial_rotary_factor: got 0.5", *wrong):
+    for key in ("rope scaling: got 'yarn'", "partial_rotary_factor: got 0.5", *wrong):
         assert key in told
 
 
-def test_scaling_as_transformers_4_wrote_it_is_refused(model_folder: Path) -> None:
-    change_config(model_folder, rope_parameters=None, rope_scaling={"type": "linear", "factor": 2.0})
-    with pytest.raises(ModelError, match="rope scaling: got 'linear'; need 'default'"):
+@pytest.mark.parametrize("variant", ["llama, linear rope", "llama, llama3 rope"])
+def test_rope_scaling_as_transformers_4_wrote_it(variant: str, tmp_path: Path) -> None:
+    theirs = their_model(variant)
+    folder = save_theirs(theirs, tmp_path)
+    scaling = dict(VARIANTS[variant][2]["rope_parameters"])
+    old = {"type": scaling.pop("rope_type"), **scaling} if "linear" in variant else scaling
+    change_config(folder, rope_parameters=None, rope_theta=old.pop("rope_theta"), rope_scaling=old)
+    torch.testing.assert_close(logits(load_policy(folder).model), logits(theirs), atol=1e-5, rtol=0)
+
+
+def test_rope_scaling_without_its_numbers_is_refused(model_folder: Path) -> None:
+    change_config(model_folder, rope_parameters={"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0})
+    with pytest.raises(ModelError, match=r"rope scaling lacks: got \['low_freq_factor', 'high_freq_factor', 'orig"):
         load_policy(model_folder)
 
 
@@ -201,7 +240,7 @@ def no_end_token(folder: Path) -> None:
         pytest.param(write("config.json", "[]"), "config.json: can't be read", id="config is no table"),
         pytest.param(
             write("config.json", '{"model_type": "gpt2"}'),
-            "model_type: got 'gpt2'; need one of llama, qwen2",
+            "model_type: got 'gpt2'; need one of llama, qwen2, qwen3",
             id="gpt2",
         ),
         pytest.param(remove("model.safetensors"), "weights can't be read.*need model.safetensors", id="no weights"),

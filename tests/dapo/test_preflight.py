@@ -8,7 +8,8 @@ import dapo.preflight
 import pytest
 from dapo.batch import Fault
 from dapo.config import Config
-from dapo.preflight import TINY_HEADS, preflight
+from dapo.model_folder import NAMED_HEADS
+from dapo.preflight import preflight
 from dapo.warmstart import SHAPE
 
 
@@ -49,12 +50,13 @@ def test_nothing_heavy_is_loaded() -> None:
 
 
 def test_the_embedded_model_has_the_heads_that_are_checked() -> None:
-    assert TINY_HEADS == (SHAPE["num_attention_heads"], SHAPE["num_key_value_heads"])
+    assert NAMED_HEADS["tiny"] == (SHAPE["num_attention_heads"], SHAPE["num_key_value_heads"])
 
 
 def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "1+1", "answer": "2"}))
-    data = {"train": str(tmp_path / "a.jsonl"), "val": str(tmp_path / "a.jsonl")}
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"problem": f"{name}+1", "answer": "2"}))
+    data = {"train": str(tmp_path / "a.jsonl"), "val": str(tmp_path / "b.jsonl")}
     assert faults(model={"path": str(model_folder)}, data=data) == {}
 
 
@@ -217,7 +219,7 @@ def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Pa
             {"actor": {"dynamic_bsz_warmup_steps": 31}},
             "actor.dynamic_bsz_warmup_steps",
             "31",
-            "at most trainer.total_training_steps, which is 30",
+            "at most the 30 updates of the run",
             id="a batch that is never whole",
         ),
         pytest.param(
@@ -373,16 +375,6 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         "rollout.tensor_model_parallel_size",
         "algorithm.filter_groups.metric",
     }
-
-
-def test_rounds_that_can_never_fill_the_batch_are_refused() -> None:
-    tree: dict[str, Any] = {"data": {"train_batch_size": 16, "gen_batch_size": 8}}
-    rounds = {"algorithm": {"filter_groups": {"max_num_gen_batches": 1}}}
-    key = "algorithm.filter_groups.max_num_gen_batches"
-    assert "1 rounds of 8 prompts" in faults(**tree, **rounds)[key].got
-    assert faults(**tree, algorithm={"filter_groups": {"max_num_gen_batches": 2}}) == {}
-    partial = {"filter_groups": {"max_num_gen_batches": 1, "on_exhausted": "train_partial"}}
-    assert faults(**tree, algorithm=partial) == {}
 
 
 def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

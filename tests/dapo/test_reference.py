@@ -36,9 +36,9 @@ def test_the_penalty_is_the_sum_over_the_response(policy, make_config, make_grou
     """KL 0 to itself; to another policy beta times the sum of log-ratios; only `seq_final_reward` shows it."""
     group = make_group([1.0] * 3, lengths=[2, 5, 3])
     config = make_config(algorithm__use_kl_in_reward=True, algorithm__kl_ctrl={"kl_coef": 0.5})
-    lengths = penalise_divergence([group], policy, policy, config)
+    segments = penalise_divergence([group], policy, policy, config)
     assert [score.kl_penalty for score in group.scores] == [0.0] * 3
-    assert lengths == [5, 8, 6]
+    assert segments == [(0, 5), (0, 8), (0, 6)]
     other = copy.deepcopy(policy)
     with torch.no_grad():
         other.model.head_weight.mul_(1.5)

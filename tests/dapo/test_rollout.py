@@ -1,6 +1,8 @@
 """Generation: the right distribution, and rows that know nothing of each other."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dapo.rollout
 import pytest
@@ -8,6 +10,7 @@ import torch
 from dapo.batch import Response
 from dapo.errors import NonFinite
 from dapo.model import Decoder, DecoderConfig, Policy, response_logprobs, save_policy
+from dapo.model_config import RopeScaling
 from dapo.rollout import Engine, Rows, Sampling, draw, generate, sample_rows
 from dapo.tokenizer import byte_tokenizer
 from dapo.warmstart import initialise
@@ -59,10 +62,21 @@ def token_ids(groups: list[list[Response]]) -> list[list[list[int]]]:
     return [[response.token_ids for response in group] for group in groups]
 
 
-@pytest.mark.parametrize("key_heads", [1, 2, 4])
-def test_greedy_is_that_of_transformers(policy: Policy, key_heads: int, tmp_path: Path) -> None:
-    config = DecoderConfig(**{name: getattr(policy.config, name) for name in DecoderConfig.__slots__}
-                           | {"num_key_value_heads": key_heads})  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_key_value_heads": 1},
+        {"num_key_value_heads": 2},
+        {"num_key_value_heads": 4},
+        {"model_type": "qwen2"},
+        {"model_type": "qwen3", "head_dim": 12},
+        {"rope_scaling": RopeScaling("linear", 4.0)},
+        {"rope_scaling": RopeScaling("llama3", 8.0, original_max_position_embeddings=16)},
+    ],
+    ids=str,
+)
+def test_greedy_is_that_of_transformers(policy: Policy, changes: dict[str, Any], tmp_path: Path) -> None:
+    config = replace(policy.config, **changes)
     model = Decoder(config)
     generator = torch.Generator().manual_seed(4)
     for weight in model.parameters():

@@ -1,5 +1,6 @@
 """Whole runs of a real, very small decoder."""
 
+import json
 import logging
 import math
 import threading
@@ -77,16 +78,21 @@ def test_evaluation_comes_when_it_is_due(make_config, changes: dict[str, object]
     assert [step.step for step in told if step.evaluation] == evaluated
 
 
-def test_it_learns(make_config, train_file: Path) -> None:
+def test_it_learns(make_config, tmp_path: Path) -> None:
+    rows = [{"problem": f"{number}+2", "answer": number + 2} for number in range(10)]
+    (tmp_path / "val.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     longer = {"trainer__total_training_steps": 12, "data__train_batch_size": 8, "rollout__n": 8}
-    told = run(make_config(**longer, data__val=str(train_file)))
+    told = run(make_config(**longer, data__val=str(tmp_path / "val.jsonl")))
     assert told[1].metrics["reward/acc_mean"] < 0.6
     assert told[-1].metrics["reward/acc_mean"] > told[1].metrics["reward/acc_mean"] + 0.3
     assert told[-1].metrics["val/accuracy"] > told[0].metrics["val/accuracy"] + 0.1
 
 
-def test_costs_are_cumulative_and_account_for_every_token(make_config) -> None:
-    told = run(make_config(data__gen_batch_size=3))
+@pytest.mark.parametrize(("gen_batch_size", "rounds"), [(3, 2), (1, 4)])
+def test_costs_are_cumulative_and_account_for_every_token(make_config, gen_batch_size: int, rounds: int) -> None:
+    """Of all rounds of an update, not of the last one alone."""
+    told = run(make_config(data__gen_batch_size=gen_batch_size))
+    assert all(step.metrics["filter/rounds"] >= rounds for step in told[1:])
     for before, after in zip(told, told[1:], strict=False):
         kinds = sum(after.metrics[f"tokens/{kind}"] for kind in ("kept", "filtered", "surplus"))
         assert after.cost.tokens - before.cost.tokens == kinds
@@ -180,7 +186,7 @@ def test_a_finished_run_can_be_lengthened_and_an_unfinished_one_shortened(make_c
     assert [(step.step, step.total_steps, step.final) for step in longer] == [(3, 5, False), (4, 5, False)]
     shorter = run(make_config(trainer__default_local_dir=folder, trainer__total_training_steps=4))
     assert [(step.step, step.final, len(step.evaluation)) for step in shorter] == [(4, True, 12)]
-    with pytest.raises(CheckpointError, match=r"total_training_steps: got 2; need at least 4"):
+    with pytest.raises(CheckpointError, match=r"total_training_steps: got 2 updates; need at least 4"):
         run(make_config(trainer__default_local_dir=folder, trainer__total_training_steps=2))
 
 
@@ -266,17 +272,19 @@ def test_a_partial_batch_is_trained_on(make_config) -> None:
 
 
 def test_overlong_filtering_of_everything_skips_the_update(make_config, tmp_path: Path) -> None:
+    """One token is never the end of a response here, so that each is cut, and masked."""
     config = make_config(
         reward__overlong_filtering=True,
-        data__max_response_length=2,
+        data__max_response_length=1,
         algorithm__filter_groups={"enable": False},
         trainer__default_local_dir=str(tmp_path / "run"),
         trainer__total_training_steps=1,
     )
-    told = run(config)
-    assert told[-1].metrics["response_length/clip_ratio"] == pytest.approx(1.0, abs=0.1)
-    assert told[-1].metrics["actor/pg_loss"] == pytest.approx(0.0, abs=1.0)
-    assert all(math.isfinite(value) for value in told[-1].metrics.values())
+    last = run(config)[-1].metrics
+    assert last["response_length/clip_ratio"] == 1.0
+    assert (last["actor/pg_loss"], last["actor/optimizer_steps"], last["actor/skipped_updates"]) == (0.0, 0.0, 1.0)
+    assert all(math.isfinite(value) for value in last.values())
+    assert same(weights(tmp_path / "run"), weights_of_model(config))
 
 
 def test_the_overlong_penalty_reaches_the_reward(make_config) -> None:

@@ -1,13 +1,17 @@
 import copy
+from functools import partial
 
 import pytest
 import torch
+from dapo.accounting import pass_flops, update_flops
 from dapo.batch import TrainBatch
 from dapo.config import Config
 from dapo.config_actor import ActorConfig, OptimConfig
 from dapo.errors import NonFinite
-from dapo.model import Policy, response_logprobs
+from dapo.model import Policy, flops_per_token, response_logprobs
 from dapo.rollout import generate
+from dapo.run import Run
+from dapo.train import update_policy
 from dapo.update import (
     compute_logprobs,
     learning_rate,
@@ -171,6 +175,17 @@ def test_a_fully_masked_batch_takes_no_step(policy, make_config, mode: str) -> N
     result = policy_update(policy, optimizer, batch, config, 1, reference=copy.deepcopy(policy))
     assert (result.optimizer_steps, result.forward_passes, result.metrics["actor/pg_loss"]) == (0, 0, 0.0)
     assert all(torch.equal(before[name], tensor) for name, tensor in policy.model.state_dict().items())
+
+
+def test_a_mini_batch_that_is_masked_takes_no_step_and_costs_its_log_probs_alone(policy, make_config) -> None:
+    batch = make_batch([3, 4, 5, 6], [2, 2])
+    batch.masks[:2] = [[False] * 3, [False] * 4]
+    run = Run.start(make_config(actor__ppo_mini_batch_size=1, actor__ppo_epochs=2))
+    metrics = update_policy(run, batch)
+    assert metrics["actor/optimizer_steps"] == 2.0
+    flops = partial(flops_per_token, policy.config)
+    segments = [(0, len(prompt) + len(response)) for prompt, response in batch.sequences]
+    assert run.meter.cost.flops == pytest.approx(pass_flops(segments, flops) + update_flops(segments[2:], 2, flops))
 
 
 def test_masked_responses_have_no_influence(policy, make_config) -> None:

@@ -28,7 +28,7 @@ def letters(data_source: str, solution_str: str, ground_truth: str, extra_info: 
 def run_real_sweep(folder: Path) -> Store:
     """Run it under `folder` as `platform sweep` does, one trial after the other, with MLflow beside it."""
     spec_file = folder / "small.yaml"
-    spec_file.write_text(yaml.safe_dump(_spec(_model(folder / "model"), _problems(folder))))
+    spec_file.write_text(yaml.safe_dump(_spec(_model(folder / "model"), _problems(folder, 1), _problems(folder, 2))))
     spec = load_spec(spec_file, ())
     check_spec(spec, source=spec_file)
     home = Home(folder / "home")
@@ -44,13 +44,13 @@ def run_real_sweep(folder: Path) -> Store:
     return store
 
 
-def _spec(model: Path, problems: Path) -> dict[str, Any]:
+def _spec(model: Path, train: Path, val: Path) -> dict[str, Any]:
     return {
         "name": "small",
         "model": {"path": str(model)},
         "data": {
-            "train": str(problems),
-            "val": str(problems),
+            "train": str(train),
+            "val": str(val),
             "train_batch_size": 4,
             "gen_batch_size": 6,
             "max_prompt_length": 64,
@@ -81,8 +81,8 @@ def _model(folder: Path) -> Path:
     return folder
 
 
-def _problems(folder: Path) -> Path:
-    rows = [{"problem": f"{number}+1", "answer": number + 1, "data_source": "aime"} for number in range(10)]
-    file = folder / "problems.jsonl"
+def _problems(folder: Path, added: int) -> Path:
+    rows = [{"problem": f"{number}+{added}", "answer": number + added, "data_source": "aime"} for number in range(10)]
+    file = folder / f"problems-{added}.jsonl"
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return file

@@ -198,7 +198,7 @@ def test_export_and_train_give_the_accuracy_again(swept: Shell, tmp_path: Path) 
     assert yaml.safe_load(out.read_text())["provenance"]["trial"] == point["number"]
     trained = swept("train", out)
     assert (trained.code, trained.err) == (0, "")
-    accuracy = f"val/accuracy: {point['values']['val/accuracy']:.3f}"
+    accuracy = f"val/accuracy: {point['values']['val/accuracy']:.3f} (n=1)"
     assert "run best finished after 4 steps" in trained.out and accuracy in trained.out.splitlines()
     again = swept("train", out)
     assert again.code == 0 and "run best was finished before" in again.out and accuracy in again.out
@@ -216,7 +216,10 @@ def test_a_trainer_that_fails_is_told_in_a_line(swept: Shell, tmp_path: Path) ->
     assert reply.err.startswith("bad failed: ValueError: the loss") and reply.err.count("\n") <= 2
 
 
-@pytest.mark.parametrize("command", ["", "sweep", "validate", "status", "pareto", "pick", "export", "train", "ui"])
+COMMANDS = ["", "sweep", "validate", "status", "pareto", "pick", "export", "train", "warmstart", "model fetch", "ui"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_each_help_has_an_example(swept: Shell, command: str) -> None:
     reply = swept(*command.split(), "--help")
     assert reply.code == 0

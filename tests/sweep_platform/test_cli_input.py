@@ -45,7 +45,7 @@ def refused(platform: Shell, *arguments: object, **environment: str) -> str:
         ("data.val=broken.parquet", "override:data.val: got 'broken.parquet'"),
         ("data.val=folder.jsonl", "override:data.val: got 'folder.jsonl'"),
         ("model.path=/no/such/model", "override:model.path: got '/no/such/model'"),
-        ("model=nosuch", "override 'model=nosuch': got 'nosuch'; need one of ['tiny']"),
+        ("model=nosuch", "override 'model=nosuch': got 'nosuch'; need one of ['smollm2-135m', 'tiny']"),
         ("objectives=[{metric: val/acc, direction: maximize}]", "got 'val/acc'; need a metric that trials report"),
         ("constraints=['perf/peak <= 3']", "override:constraints.0: got 'perf/peak'"),
         ("trainer=os.path", "override:trainer: got 'os.path', which lacks Config"),

@@ -54,6 +54,14 @@ def test_a_space_where_nothing_runs_ends_with_its_own_code(platform: Shell) -> N
     assert "actor.lr > 2 does not hold" in reply.out
 
 
+def test_a_trainer_may_say_more_of_a_valid_config(platform: Shell) -> None:
+    aime = Path(__file__).parents[2] / "sweeps" / "aime.yaml"
+    reply = platform("validate", str(aime), "config.rollout.n=16")
+    assert reply.code == 0
+    told = "base config: rounds per batch, of 32 prompts x 16 responses, about 2.6 at a pass rate of 3%"
+    assert reply.out.splitlines()[1].startswith(told)
+
+
 def test_values_of_a_prior_that_are_not_used_are_told(platform: Shell) -> None:
     reply = platform("validate", "toy.yaml", "priors=[{actor.shards: 1}]")
     assert (reply.code, reply.out.count("\n")) == (0, 1)

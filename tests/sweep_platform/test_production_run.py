@@ -78,6 +78,7 @@ def test_runs_to_the_end_with_its_own_mlflow_run(tmp_path, run, monkeypatch):
     assert not result.finished_before and result.resumed_from is None
     (entity,) = mlflow_runs(run.store, "whole")
     assert entity.info.status == "FINISHED"
+    assert entity.data.tags["trainer"] == "toy", "a number says little without what made it"
     assert entity.data.tags["provenance.trial"] == "7" and entity.data.tags["state"] == "complete"
     assert entity.data.params["trainer.total_training_steps"] == "5"
     assert entity.data.metrics["val/accuracy"] == 0.5 and entity.data.metrics["cost/flops"] == 5e9

@@ -104,6 +104,35 @@ def test_an_example_of_own_files_loads_beside_its_data(tmp_path: Path) -> None:
     assert spec.data["train"].endswith((".jsonl", ".parquet"))
 
 
+@pytest.mark.parametrize(
+    ("override", "place"),
+    [
+        ("data.val=arithmetic-heldout", "override:data.val"),
+        ("data.train=arithmetic-heldout", "override:data.train"),
+        ("search.data.val.choice=[arithmetic-aime,arithmetic-heldout]", "override:search.data.val.choice"),
+    ],
+)
+def test_the_held_out_split_is_no_part_of_a_search(override: str, place: str) -> None:
+    told = faults(AIME, override)
+    assert told[0].startswith(f"{place}: got 'arithmetic-heldout'; need what the search may see")
+    assert len(told) == 1
+
+
+def test_a_search_with_a_condition_falls_back_to_the_base_config(spec_file: Path) -> None:
+    spec_file.write_text(
+        SMALL.replace("search: {", "search: {data.val: {choice: [arithmetic-aime], when: 'rollout.n == 4'}, ")
+        + "data: {val: arithmetic-heldout}"
+    )
+    assert [line.partition(": got")[0] for line in faults(spec_file)] == ["own.yaml:data.val"]
+
+
+def test_models_by_name_are_choices_of_their_group() -> None:
+    spec = load_spec(AIME, ["model=smollm2-135m"])
+    assert spec.model["path"] == "smollm2-135m"
+    check_spec(spec, source="aime.yaml")
+    assert load_spec(AIME, ["model=some/model", "model.revision=v1"]).model["revision"] == "v1"
+
+
 def test_all_faults_at_once() -> None:
     lines = faults(
         AIME,
@@ -169,7 +198,7 @@ def test_all_faults_at_once() -> None:
         ("config.model.path=x", "move it out of config"),
         ("config.actor=3", "config.actor: got 3; need a mapping"),
         ("config=3", "config: got 3"),
-        ("model=nosuch", "need one of ['tiny'"),
+        ("model=nosuch", "need one of ['smollm2-135m', 'tiny'"),
         ("budget.trials=1,2", "put the values under search"),
         ("budget.trials", "need key=value"),
         ("=3", "need key=value"),

@@ -60,6 +60,7 @@ def test_every_step_is_there_with_what_users_look_for(runs: dict[str, Run], stor
     assert {name: steps(name) for name in TRAINED} == {name: list(range(1, STEPS + 1)) for name in TRAINED}
     assert {name: steps(name) for name in EVALUATED} == {name: list(range(STEPS + 1)) for name in EVALUATED}
     assert steps("cost/flops") == list(range(STEPS + 1))
+    assert run.data.tags["trainer"] == "dapo"
     assert run.data.params["algorithm.filter_groups.enable"] == "true"
     assert run.data.params["trainer.total_training_steps"] == str(STEPS)
 

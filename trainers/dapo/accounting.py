@@ -26,6 +26,8 @@ from dapo.sampling import SampledBatch
 
 FlopsPerToken = Callable[[float], float]
 """FLOPs of one forward pass over one token with so much context; linear in the context."""
+Segment = tuple[int, int]
+"""(context, length): so many tokens that are computed after so many others of their sequence."""
 DEVICES = 1
 """Devices that this version runs on."""
 
@@ -54,20 +56,21 @@ def forward_flops(context: int, length: int, flops: FlopsPerToken) -> float:
     return length * flops(context + (length + 1) / 2)
 
 
-def update_flops(
-    lengths: Sequence[int], passes: int, forward_passes: int, flops: FlopsPerToken, *, recomputed: bool = False
-) -> float:
+def pass_flops(segments: Sequence[Segment], flops: FlopsPerToken) -> float:
+    """FLOPs of one forward pass over so many segments."""
+    return sum(forward_flops(context, length, flops) for context, length in segments)
+
+
+def update_flops(segments: Sequence[Segment], passes: int, flops: FlopsPerToken, *, recomputed: bool = False) -> float:
     """FLOPs of an update: a backward pass costs two forward ones.
 
     Args:
-        lengths: tokens of each sequence, prompt and response.
+        segments: what one pass computes.
         passes: epochs over them.
-        forward_passes: those without gradient, for log-probabilities alone.
         flops: of one token.
         recomputed: with gradient checkpointing, each pass runs its forward part twice.
     """
-    forward = sum(forward_flops(0, length, flops) for length in lengths)
-    return forward * ((3 + recomputed) * passes + forward_passes)
+    return pass_flops(segments, flops) * (3 + recomputed) * passes
 
 
 @dataclass(slots=True)

@@ -221,7 +221,8 @@ class StepMetrics:
     total_steps: int
     """Updates planned."""
     metrics: Mapping[str, float]
-    """Scalars by MLflow name; `val/accuracy` and `val/accuracy_se` are there when this step evaluated."""
+    """Scalars by MLflow name; `val/accuracy` (and `val/accuracy_se`, of more than one problem) are there when this step
+    evaluated."""
     cost: Cost
     """Cumulative."""
     evaluation: tuple[EvaluatedSample, ...] = ()

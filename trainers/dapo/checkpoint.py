@@ -80,6 +80,8 @@ class RunState:
     """Prompts that were asked about because of their history, beside those `prompts_drawn` in order."""
     history: History = field(default_factory=History)
     """What is known of each prompt."""
+    prompts_digest: str = ""
+    """Of the training prompts (`dapo.data.Prompts.digest`), to which the counters and the history refer."""
 
     def close_update(self, sampled: SampledBatch, trained_tokens: int) -> None:
         """Note that an update was made (or skipped) with a batch; what was held for the next one is older now."""

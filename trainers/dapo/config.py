@@ -13,18 +13,25 @@ from pydantic import Field, model_validator
 from dapo.config_actor import ActorConfig
 from dapo.config_multi_turn import MultiTurnConfig
 from dapo.config_section import Fraction, KLEstimate, NonNegativeFloat, PositiveFloat, PositiveInt, Section
+from dapo.config_trainer import DEFAULT_UPDATES, TrainerConfig
 
 
 class ModelConfig(Section):
     """The policy to train."""
 
     path: str = "tiny"
-    """`tiny` (embedded, warm-started on first use) or a Hugging Face folder of the Llama or Qwen2 family."""
+    """`tiny` (embedded, warm-started on first use), `smollm2-135m` (fetched on first use), a Hugging Face folder, or
+    the id `owner/name` of a model on the hub, which is downloaded on first use."""
+    revision: str | None = None
+    """Branch, tag or commit of a model on the hub; None takes its main branch as it was when it was downloaded."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Parameter and activation type."""
     enable_gradient_checkpointing: bool = False
     """Keep only each layer's input for the backward pass and compute the rest again: the same gradients in less
     memory, for a third more compute in the update."""
+    use_remove_padding: bool = True
+    """Compute log-probabilities and gradients on packed sequences. Off: on micro-batches padded to their longest
+    sequence, for comparison: the same numbers in more time and memory. The padding is in no budget and no FLOPs."""
 
 
 class SelectionConfig(Section):
@@ -276,31 +283,6 @@ class RewardConfig(Section):
         return self
 
 
-class TrainerConfig(Section):
-    """The run: its length, evaluation, checkpoints and place."""
-
-    total_training_steps: PositiveInt = 30
-    """Updates."""
-    test_freq: int = 10
-    """Evaluate every so many updates; <= 0 only at the end. The last update is always evaluated."""
-    val_before_train: bool = True
-    """Evaluate before the first update."""
-    save_freq: int = 10
-    """Checkpoint every so many updates; <= 0 only at the end. The last update is always saved."""
-    max_ckpt_to_keep: PositiveInt = 2
-    """Older checkpoints are deleted."""
-    default_local_dir: str | None = None
-    """Folder for checkpoints; None keeps none. A run started again on the same folder resumes."""
-    resume_mode: Literal["auto", "disable"] = "auto"
-    """`auto` continues from the latest checkpoint in `default_local_dir`."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seeds data order, sampling and evaluation."""
-    device: str = "auto"
-    """`auto`, `cpu` or `cuda`."""
-    num_threads: PositiveInt | None = None
-    """CPU threads of this run; None takes all. Set before torch loads where the run has its own process."""
-
-
 class Config(Section):
     """One training run, in full."""
 
@@ -332,6 +314,16 @@ class Config(Section):
     def gen_batch_size_at(self, step: int) -> int:
         """Prompts per generation round of update `step`."""
         return self.data.gen_batch_size or self.train_batch_size_at(step)
+
+    def planned_updates(self, prompts: int) -> int:
+        """Updates of a run on a training set of so many prompts."""
+        if self.trainer.total_epochs is None:
+            return self.trainer.total_training_steps or DEFAULT_UPDATES
+        left, step = self.trainer.total_epochs * prompts, 0
+        while step + 1 < self.actor.dynamic_bsz_warmup_steps and left >= self.train_batch_size_at(step + 1):
+            step += 1
+            left -= self.train_batch_size_at(step)
+        return max(1, step + left // self.data.train_batch_size)
 
     @property
     def loss_scale_factor(self) -> int:

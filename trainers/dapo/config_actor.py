@@ -47,8 +47,8 @@ class ActorConfig(Section):
     loss_agg_mode: Literal[
         "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean"
     ] = "token-mean"
-    """`token-mean` divides by the tokens of the whole mini-batch (Eq. 12), never of a micro-batch;
-    `seq-mean-token-sum-norm` by sequences and a constant length (Dr. GRPO)."""
+    """`token-mean` divides by the tokens of the whole mini-batch, never of a micro-batch (nor of each group, as Eq. 12
+    is written and verl doesn't do either); `seq-mean-token-sum-norm` by sequences and a constant length (Dr. GRPO)."""
     loss_scale_factor: PositiveInt | None = None
     """Tokens: the constant length of `seq-mean-token-sum-norm`; None means `data.max_response_length`."""
     use_kl_loss: bool = False
@@ -73,6 +73,9 @@ class ActorConfig(Section):
     gradient go by it in any case."""
     ppo_micro_batch_size_per_gpu: PositiveInt | None = None
     """Responses per micro-batch. Only for `use_dynamic_bsz: false`."""
+    use_prefix_grouper: bool = False
+    """Compute the prompt that the responses of a group share once a micro-batch, and not once a response: the same
+    gradients, up to rounding, for less compute; worth it where prompts aren't short beside responses."""
     entropy_coeff: float = 0.0
     """Weight of the entropy bonus."""
     grad_clip: PositiveFloat = 1.0

@@ -1,4 +1,4 @@
-"""Problems from the generated sets, from .jsonl and from .parquet in verl's schema, and their order.
+"""Problems from the generated and the public sets, from .jsonl and from .parquet in verl's schema, and their order.
 
 Rows with the same problem text are one problem: a training set keeps one of them, so that DAPO's 17k set, in
 which each stands about 100 times, is one epoch of 17k; a validation set in which each problem stands r times
@@ -7,6 +7,7 @@ which each stands about 100 times, is one epoch of 17k; a validation set in whic
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 from collections import Counter
@@ -20,6 +21,7 @@ from dapo.config import Config
 from dapo.data_files import SUFFIXES, read_rows
 from dapo.errors import DataError
 from dapo.framing import Framing
+from dapo.public_data import OWNERS, data_path
 from dapo.reward import gradable
 from dapo.tool_calls import signatures_of
 
@@ -69,6 +71,15 @@ class Prompts:
         """Return the number of problems."""
         return len(self.problems)
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the problems in their order: a run that resumes must find the same ones."""
+        total = hashlib.sha256()
+        for problem in self.problems:
+            told = "".join(f"\n{role}: {text}" for role, text in problem.messages)
+            total.update(hashlib.sha256(f"{problem.problem}{told}".encode()).digest())
+        return total.hexdigest()
+
     def prompt(self, index: int, *, tools: bool = False) -> list[int]:
         """Return the tokens of a prompt, with or without the offer of tools."""
         return self.offering[index] if tools else self.tokens[index]
@@ -94,22 +105,25 @@ def load_dataset(source: str, grader: str, size: int | None = None) -> Dataset:
     """Read a set by name or path, drop repeated and ungradable problems, and count them.
 
     Args:
-        source: `arithmetic`, `arithmetic-aime`, `arithmetic-heldout`, or a .jsonl or .parquet file.
+        source: `arithmetic`, `arithmetic-aime`, `arithmetic-heldout`, a fetched set such as `dapo-math-17k`, or a
+            .jsonl or .parquet file.
         grader: the reward's grader, which must be able to read the gold answers.
         size: the first `size` problems only; None takes all.
 
     Raises:
-        DataError: the file can't be read, has faulty rows (up to ten are told) or no usable ones.
+        DataError: the set isn't fetched, or the file can't be read, has faulty rows (up to ten are told) or no
+            usable ones.
     """
     if source in GENERATED:
         split, default = GENERATED[source]
         return Dataset(tuple(problems(split, size or default, GENERATED_SEED)))
-    if Path(source).suffix not in SUFFIXES:
-        names = ", ".join(GENERATED)
-        raise DataError(Fault(source, "no such set", f"{names}, a .jsonl or a .parquet file", "correct it"))
+    path = data_path(source)
+    if Path(path).suffix not in SUFFIXES:
+        names = ", ".join([*GENERATED, *OWNERS])
+        raise DataError(Fault(source, "no such set", f"{names}, a .jsonl or a .parquet file", "name one of these"))
     found: dict[Identity, Problem] = {}
     counts: Counter[Identity] = Counter()
-    for row in read_rows(source):
+    for row in read_rows(path):
         first = found.setdefault(row.problem.identity, row.problem)
         counts[row.problem.identity] += 1
         if first.ground_truth != row.problem.ground_truth:
@@ -126,7 +140,7 @@ def load_dataset(source: str, grader: str, size: int | None = None) -> Dataset:
     if not usable:
         example = f" (as in {ungradable[0]})" if ungradable else ""
         got = f"{counts.total()} rows and none with an answer that the grader {grader!r} can read{example}"
-        raise DataError(Fault(source, got, "at least one", "change grader or file"))
+        raise DataError(Fault(source, got, "at least one", "set reward.grader to one that can, or name another file"))
     repeats = set(counts.values())
     return Dataset(
         tuple(usable[:size]),

@@ -55,7 +55,7 @@ def read_rows(source: str) -> Iterator[Row]:
     path = Path(source)
     if not path.is_file():
         got = "a folder" if path.is_dir() else "no file"
-        raise DataError(Fault(source, got, "a file", "correct the path"))
+        raise DataError(Fault(source, got, "a file", "name one that exists"))
     faults: list[Fault] = []
     known: dict[tuple[str, str], Identity] = {}
     count = 0

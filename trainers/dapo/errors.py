@@ -2,6 +2,7 @@
 
     DapoError
     ├── DataError            a file that can't be read, or has no usable rows
+    ├── FetchError           a public set that can't be downloaded
     ├── ModelError           a folder that holds no model of a supported family
     ├── NonFinite            a loss, gradient or log-prob that is NaN or infinite
     ├── SamplingExhausted    still short of groups after `max_num_gen_batches` rounds
@@ -29,6 +30,10 @@ class DataError(DapoError):
     def __init__(self, *faults: Fault) -> None:
         super().__init__("\n".join(map(str, faults)))
         self.faults = faults
+
+
+class FetchError(DapoError):
+    """A public data set can't be downloaded."""
 
 
 class ModelError(DapoError):

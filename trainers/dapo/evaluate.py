@@ -47,13 +47,14 @@ def evaluate(
         config: `rollout.val_kwargs` and the length limit.
         meter: charged as evaluation.
         repeats: how often each problem stands in the file.
-        toolbox: the tools that are offered with every prompt; None offers none.
+        toolbox: the tools that are offered with every prompt; None makes the config's own.
 
     Raises:
         DapoError: the process that grades can't be started.
     """
     sampling = config.rollout.val_kwargs
     n = samples_per_problem(sampling, repeats)
+    toolbox = toolbox or Toolbox.of(config)
     tools = toolbox is not None
     asked = [prompts.prompt(index, tools=tools) for index in range(len(prompts))]
     responses = converse(
@@ -107,8 +108,9 @@ def samples_per_problem(sampling: SamplingConfig, repeats: int) -> int:
 def evaluation_metrics(samples: Iterable[EvaluatedSample], sampling: SamplingConfig) -> dict[str, float]:
     """Compute accuracy, pass@k, maj@k, their standard errors and lengths, overall and per data source.
 
-    Names are `val/accuracy`, `val/<data_source>/accuracy`, `…/pass_at_<k>`, `…/maj_at_<k>`, each with `…_se`, and
-    `…/response_length`; k runs over the powers of 2 up to the fewest samples that a problem has, and that number.
+    Names are `val/accuracy`, `val/<data_source>/accuracy`, `…/pass_at_<k>`, `…/maj_at_<k>`, each with `…_se` (unless
+    there is but one problem), and `…/response_length`; k runs over the powers of 2 up to the fewest samples that a
+    problem has, and that number.
     verl's names for avg@n and maj@n, as it spells them for MLflow, are there too:
     `val-core/<data_source>/acc/mean_at_<n>` and `…/maj_at_<n>/mean`. Its `best@k` is a bootstrap that is biased
     low, so pass@k doesn't go by that name. How the samples were drawn is in `val/sampling/…`.
@@ -140,7 +142,9 @@ def _metrics_of(groups: Sequence[Sequence[EvaluatedSample]], prefix: str) -> dic
     found: dict[str, float] = {}
 
     def note(name: str, per_problem: Sequence[float]) -> None:
-        found[f"{prefix}/{name}"], found[f"{prefix}/{name}_se"] = clustered_mean(per_problem)
+        found[f"{prefix}/{name}"], error = clustered_mean(per_problem)
+        if error is not None:
+            found[f"{prefix}/{name}_se"] = error
 
     note("accuracy", [_share_right(group) for group in groups])
     found[f"{prefix}/problems"] = float(len(groups))
@@ -155,16 +159,16 @@ def _metrics_of(groups: Sequence[Sequence[EvaluatedSample]], prefix: str) -> dic
     return found
 
 
-def clustered_mean(shares: Sequence[float]) -> tuple[float, float]:
+def clustered_mean(shares: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean of one number a problem, and its standard error.
 
     Samples of one problem are not independent, so the problem is the unit: the error is the standard
-    deviation of the problems' shares over the square root of their number (0 for a single problem, which says
-    nothing about it).
+    deviation of the problems' shares over the square root of their number. A single problem says nothing about it:
+    None then, since 0 would claim that the number is exact.
     """
     mean = _mean(shares)
     if len(shares) < 2:
-        return mean, 0.0
+        return mean, None
     variance = math.fsum((share - mean) ** 2 for share in shares) / (len(shares) - 1)
     return mean, math.sqrt(variance / len(shares))
 
@@ -216,8 +220,9 @@ def describe(metrics: Mapping[str, float]) -> str:
     sampling = ", ".join(
         f"{name}={metrics[f'val/sampling/{name}']:g}" for name in ("n", "temperature", "top_p", "top_k")
     )
+    error = metrics.get("val/accuracy_se")
     return (
-        f"val/accuracy {metrics['val/accuracy']:.4f} ± {metrics['val/accuracy_se']:.4f} "
+        f"val/accuracy {metrics['val/accuracy']:.4f}{'' if error is None else f' ± {error:.4f}'} "
         f"({metrics['val/problems']:.0f} problems, {sampling})"
     )
 

@@ -17,11 +17,17 @@ _SUMS = "sha256.json"
 
 
 def cache_root() -> Path:
-    """Return where prepared models are kept: `PLATFORM_CACHE`, or `~/.cache/sweep-platform`."""
+    """Return where prepared models and fetched data are kept: `PLATFORM_CACHE`, or `~/.cache/sweep-platform`."""
     return Path(os.environ.get("PLATFORM_CACHE") or Path.home() / ".cache" / "sweep-platform")
 
 
-def cached_folder(name: str, build: Callable[[Path], None]) -> Path:
+def whole_folder(name: str) -> Path | None:
+    """Return the cached folder `name` if it is there and whole."""
+    folder = cache_root() / name
+    return folder if _is_whole(folder) else None
+
+
+def cached_folder(name: str, build: Callable[[Path], None], *, renew: bool = False) -> Path:
     """Return the cached folder `name`, made by `build` if it is missing or damaged.
 
     Two processes that want it at once make it once: the second waits. A process that dies while making it
@@ -30,15 +36,16 @@ def cached_folder(name: str, build: Callable[[Path], None]) -> Path:
     Args:
         name: states everything that determines the content, such as a hash.
         build: fills the empty folder that it is given.
+        renew: make it again even if it is whole.
 
     Raises:
         ModelError: the cache is no folder that can be written.
     """
     folder = cache_root() / name
-    if _is_whole(folder):
+    if not renew and _is_whole(folder):
         return folder
     with _locked(folder.with_name(f"{name}.lock")):
-        if _is_whole(folder):
+        if not renew and _is_whole(folder):
             return folder
         work = folder.with_name(f".{name}")
         shutil.rmtree(work, ignore_errors=True)  # what a builder left that was killed

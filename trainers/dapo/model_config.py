@@ -4,20 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dapo.errors import ModelError
 
-FAMILIES = ("llama", "qwen2")
-_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+FAMILIES = tuple(_ARCHITECTURES)
+_ROPE_NUMBERS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+"""By type of rope scaling: the numbers that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How rotary frequencies are stretched for contexts that are longer than those of the first training."""
+
+    rope_type: Literal["linear", "llama3"]
+    """`linear` divides all by `factor`; `llama3` the slow ones, as Llama 3.1 does."""
+    factor: float
+    low_freq_factor: float = 1.0
+    """Waves longer than the original context over this are slow."""
+    high_freq_factor: float = 4.0
+    """Waves shorter than the original context over this are left alone; those between are blended."""
+    original_max_position_embeddings: int = 8192
+    """The original context."""
+
+    @classmethod
+    def from_dict(cls, rope: Mapping[str, Any]) -> RopeScaling | None:
+        """Read `rope_parameters` or `rope_scaling` of a `config.json`; None is no scaling."""
+        kind = _rope_type(rope)
+        return None if kind == "default" else cls(kind, **{key: rope[key] for key in _ROPE_NUMBERS[kind]})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a `config.json` says of it."""
+        return {key: getattr(self, key) for key in ("rope_type", *_ROPE_NUMBERS[self.rope_type])}
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """A Llama- or Qwen2-style decoder; field names are Hugging Face's."""
+    """A Llama- or Qwen-style decoder; field names are Hugging Face's."""
 
     model_type: str
-    """`llama`, or `qwen2`, which has a bias on q, k and v."""
+    """`llama`; `qwen2`, which has a bias on q, k and v; or `qwen3`, which normalises each head's q and k."""
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -27,6 +58,7 @@ class DecoderConfig:
     head_dim: int
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10000.0
+    rope_scaling: RopeScaling | None = None
     max_position_embeddings: int = 2048
     tie_word_embeddings: bool = True
     bos_token_id: int | None = None
@@ -37,6 +69,11 @@ class DecoderConfig:
     def qkv_bias(self) -> bool:
         """Whether q, k and v have a bias."""
         return self.model_type == "qwen2"
+
+    @property
+    def qk_norm(self) -> bool:
+        """Whether each head's q and k are normalised."""
+        return self.model_type == "qwen3"
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> DecoderConfig:
@@ -54,7 +91,7 @@ class DecoderConfig:
         if faults:
             raise ModelError("; ".join(faults))
         heads = raw["num_attention_heads"]
-        rope = raw.get("rope_parameters") or {}
+        rope = _rope(raw)
         eos = raw.get("eos_token_id")
         return cls(
             model_type=raw["model_type"],
@@ -63,6 +100,7 @@ class DecoderConfig:
             head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
             rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
             rope_theta=rope.get("rope_theta", raw.get("rope_theta", 10000.0)),
+            rope_scaling=RopeScaling.from_dict(rope),
             max_position_embeddings=raw.get("max_position_embeddings", 2048),
             tie_word_embeddings=raw.get("tie_word_embeddings", False),
             bos_token_id=raw.get("bos_token_id"),
@@ -72,6 +110,7 @@ class DecoderConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `config.json`, readable by transformers 4 and 5."""
+        scaling = {} if self.rope_scaling is None else self.rope_scaling.to_dict()
         return {
             "architectures": [_ARCHITECTURES[self.model_type]],
             "model_type": self.model_type,
@@ -85,7 +124,8 @@ class DecoderConfig:
             "hidden_act": "silu",
             "rms_norm_eps": self.rms_norm_eps,
             "rope_theta": self.rope_theta,
-            "rope_parameters": {"rope_theta": self.rope_theta, "rope_type": "default"},
+            "rope_parameters": {"rope_theta": self.rope_theta, "rope_type": "default", **scaling},
+            **({"rope_scaling": scaling} if scaling else {}),
             "max_position_embeddings": self.max_position_embeddings,
             "tie_word_embeddings": self.tie_word_embeddings,
             "bos_token_id": self.bos_token_id,
@@ -93,6 +133,15 @@ class DecoderConfig:
             "pad_token_id": self.pad_token_id,
             "dtype": "float32",
         }
+
+
+def _rope(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config of transformers 5 or 4 says of rotary positions."""
+    return raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+
+
+def _rope_type(rope: Mapping[str, Any]) -> Any:
+    return rope.get("rope_type", rope.get("type", "default"))
 
 
 def _positive(value: object) -> bool:
@@ -104,14 +153,17 @@ def _unsupported(raw: Mapping[str, Any]) -> list[str]:
     family = raw.get("model_type")
     if family not in FAMILIES:
         return [f"model_type: got {family!r}; need one of {', '.join(FAMILIES)}; choose another model"]
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    checks = {
-        "rope scaling": (kind, "default"),
+    rope = _rope(raw)
+    kind = _rope_type(rope)
+    lacking = [key for key in _ROPE_NUMBERS.get(kind, ()) if not isinstance(rope.get(key), int | float)]
+    known = f"one of {', '.join(_ROPE_NUMBERS)}"
+    checks: dict[str, tuple[object, object]] = {
+        "rope scaling": (kind, kind if kind in _ROPE_NUMBERS else known),
+        "numbers that rope scaling lacks": (lacking, []),
         "hidden_act": (raw.get("hidden_act", "silu"), "silu"),
         "mlp_bias": (raw.get("mlp_bias", False), False),
         "use_sliding_window": (raw.get("use_sliding_window", False), False),
-        "attention_bias": (raw.get("attention_bias", False) and family == "llama", False),
+        "attention_bias": (raw.get("attention_bias", False) and family != "qwen2", False),
         "pretraining_tp": (raw.get("pretraining_tp", 1), 1),
         "partial_rotary_factor": (rope.get("partial_rotary_factor", 1.0), 1.0),
         "quantization_config": (raw.get("quantization_config"), None),

@@ -1,4 +1,4 @@
-"""A Llama/Qwen2-style decoder in plain torch, with Hugging Face's parameter names.
+"""A Llama/Qwen-style decoder in plain torch, with Hugging Face's parameter names.
 
 Training runs on packed tokens: no padding inside the linear layers beyond a few percent, and causal attention
 per sequence. Sequences are laid out in length buckets, so that each bucket is a contiguous [n, L] view and
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from dapo.model_config import DecoderConfig
+from dapo.model_config import DecoderConfig, RopeScaling
 
 BUCKET_FILL = 0.85
 """A sequence shorter than this share of its bucket's length starts the next bucket."""
@@ -34,10 +34,14 @@ class Layout:
     """[T] laid-out index of each packed token."""
     buckets: tuple[tuple[int, int], ...]
     """(n, L) per bucket, in order; sum of n * L is T'."""
+    spread: Tensor | None = None
+    """[T'] index in the hidden states of each laid-out token, where sequences share some; None: its own index."""
+    gather: Tensor | None = None
+    """[U] laid-out index at which the attention of each hidden state is read; None: its own index."""
 
     @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device) -> Layout:
-        """Sort sequences of these lengths, packed in this order, into buckets."""
+    def of(cls, lengths: Sequence[int], device: torch.device, fill: float = BUCKET_FILL) -> Layout:
+        """Sort sequences of these lengths, packed in this order, into buckets that are filled to `fill` at least."""
         order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
         starts = torch.tensor([0, *lengths]).cumsum(0)[:-1]
         sources, positions, buckets = [], [], []
@@ -45,7 +49,7 @@ class Layout:
         while first < len(order):
             longest = lengths[order[first]]
             last = first
-            while last < len(order) and lengths[order[last]] >= BUCKET_FILL * longest:
+            while last < len(order) and lengths[order[last]] >= fill * longest:
                 last += 1
             rows = torch.tensor(order[first:last])
             column = torch.arange(longest).expand(len(rows), -1)
@@ -59,6 +63,19 @@ class Layout:
         slots = (source >= 0).nonzero().squeeze(1)
         inverse[source[slots]] = slots
         return cls(source.clamp_min(0).to(device), torch.cat(positions).to(device), inverse.to(device), tuple(buckets))
+
+    def shared(self, places: Tensor) -> Layout:
+        """Return the layout of hidden states [U] of which sequences share some, read from `places` [T].
+
+        Everything but attention is then computed once for each hidden state. Attention runs on all laid-out
+        tokens, as if nothing were shared, and its output is read at one of the places that are the same.
+        """
+        device = self.source.device
+        unset = torch.full((int(places.max()) + 1,), len(self.source))
+        gather = unset.scatter_reduce(0, places, self.inverse.cpu(), "amin").to(device)
+        spread = places.to(device)[self.source]
+        stored = torch.arange(len(gather), device=device)
+        return Layout(stored, self.positions[gather], stored, self.buckets, spread, gather)
 
 
 class RMSNorm(nn.Module):
@@ -91,6 +108,16 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, keys, bias=config.qkv_bias)
         self.v_proj = nn.Linear(config.hidden_size, keys, bias=config.qkv_bias)
         self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
+        self.qk_norm = config.qk_norm
+        if self.qk_norm:
+            self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+            self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+
+    def normalise(self, heads: Tensor) -> Tensor:
+        """Normalise queries and keys [..., heads + kv_heads, head_dim], where the family does."""
+        if not self.qk_norm:
+            return heads
+        return torch.cat((self.q_norm(heads[..., : self.heads, :]), self.k_norm(heads[..., self.heads :, :])), -2)
 
     def fused_qkv(self) -> tuple[Tensor, Tensor | None]:
         """Return weight and bias of q, k and v as one projection."""
@@ -98,20 +125,25 @@ class Attention(nn.Module):
         bias = torch.cat([part.bias for part in parts]) if self.q_proj.bias is not None else None
         return torch.cat([part.weight for part in parts]), bias
 
-    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, buckets: Sequence[tuple[int, int]]) -> Tensor:
-        """Attend causally within each sequence of `hidden` [T', hidden], laid out in `buckets`."""
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+        """Attend causally within each sequence of `hidden` [T', hidden] or, shared, [U, hidden]."""
         qkv = F.linear(hidden, *self.fused_qkv()).view(-1, self.heads + 2 * self.kv_heads, self.head_dim)
-        turned = rotate(qkv[:, : self.heads + self.kv_heads], cos, sin)
+        turned = rotate(self.normalise(qkv[:, : self.heads + self.kv_heads]), cos, sin)
         queries, keys = turned[:, : self.heads], turned[:, self.heads :]
         values = qkv[:, self.heads + self.kv_heads :]
+        if layout.spread is not None:
+            queries, keys, values = (x.index_select(0, layout.spread) for x in (queries, keys, values))
         outputs, start = [], 0
-        for rows, length in buckets:
+        for rows, length in layout.buckets:
             part = slice(start, start + rows * length)
             q, k, v = (x[part].view(rows, length, -1, self.head_dim).transpose(1, 2) for x in (queries, keys, values))
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
             outputs.append(out.transpose(1, 2).reshape(rows * length, -1))
             start = part.stop
-        return torch.as_tensor(self.o_proj(torch.cat(outputs)))
+        attended = torch.cat(outputs)
+        if layout.gather is not None:
+            attended = attended.index_select(0, layout.gather)
+        return torch.as_tensor(self.o_proj(attended))
 
 
 class MLP(nn.Module):
@@ -138,9 +170,9 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, buckets: Sequence[tuple[int, int]]) -> Tensor:
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
         """Map `hidden` [T', hidden] to the same shape."""
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), cos, sin, buckets)
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), cos, sin, layout)
         return torch.as_tensor(hidden + self.mlp(self.post_attention_layernorm(hidden)))
 
 
@@ -162,6 +194,8 @@ class Decoder(nn.Module):
         self.config = config
         self.gradient_checkpointing = False
         """Keep only each layer's input for the backward pass, and compute the rest again there."""
+        self.remove_padding = True
+        """Off: every sequence is padded to the longest, in one bucket."""
         self.model = Trunk(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -171,25 +205,31 @@ class Decoder(nn.Module):
         """[vocab, hidden] weight of the output projection."""
         return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
 
-    def hidden_packed(self, input_ids: Tensor, cu_seqlens: Tensor) -> Tensor:
+    def hidden_packed(self, input_ids: Tensor, cu_seqlens: Tensor, places: Tensor | None = None) -> Tensor:
         """Return the last hidden states of sequences packed one after the other.
 
         Args:
-            input_ids: [T] tokens of all sequences.
+            input_ids: [T] tokens of all sequences; [U] with `places`.
             cu_seqlens: [S + 1] start of each sequence, and T.
+            places: [T] index in `input_ids` of each sequence's tokens, where sequences that begin alike share
+                what they have in common.
 
         Returns:
-            [T, hidden], in the order of `input_ids`.
+            [T or U, hidden], in the order of `input_ids`.
         """
-        layout = Layout.of(cu_seqlens.diff().tolist(), input_ids.device)
+        fill = BUCKET_FILL if self.remove_padding else 0.0
+        layout = Layout.of(cu_seqlens.diff().tolist(), input_ids.device, fill)
+        longest = max(length for _, length in layout.buckets)
+        if places is not None:
+            layout = layout.shared(places)
         hidden = self.model.embed_tokens(input_ids[layout.source])
-        cos, sin = rope_table(self.config, max(length for _, length in layout.buckets), hidden)
+        cos, sin = rope_table(self.config, longest, hidden)
         cos, sin = cos[layout.positions].unsqueeze(1), sin[layout.positions].unsqueeze(1)
         for layer in self.model.layers:
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                hidden = checkpoint(layer, hidden, cos, sin, layout.buckets, use_reentrant=False)
+                hidden = checkpoint(layer, hidden, cos, sin, layout, use_reentrant=False)
             else:
-                hidden = layer(hidden, cos, sin, layout.buckets)
+                hidden = layer(hidden, cos, sin, layout)
         return torch.as_tensor(self.model.norm(hidden[layout.inverse]))
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -208,8 +248,20 @@ def rope_table(config: DecoderConfig, length: int, like: Tensor) -> tuple[Tensor
     """Return cos and sin [length, head_dim / 2] of rotary positions (arXiv 2104.09864), as `like`'s type."""
     half = torch.arange(0, config.head_dim, 2, device=like.device, dtype=torch.float32)
     frequency = 1.0 / config.rope_theta ** (half / config.head_dim)
+    if config.rope_scaling is not None:
+        frequency = stretched(frequency, config.rope_scaling)
     angle = torch.arange(length, device=like.device, dtype=torch.float32).unsqueeze(1) * frequency
     return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
+
+
+def stretched(frequency: Tensor, scaling: RopeScaling) -> Tensor:
+    """Return rotary frequencies for longer contexts (arXiv 2306.15595; Llama 3.1's own way, arXiv 2407.21783)."""
+    if scaling.rope_type == "linear":
+        return frequency / scaling.factor
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    turns = scaling.original_max_position_embeddings * frequency / (2.0 * torch.pi)
+    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return (1.0 - kept) * frequency / scaling.factor + kept * frequency
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -16,7 +16,11 @@ CHUNK_ELEMENTS = 2**22
 
 
 def response_logprobs(
-    model: Decoder, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+    model: Decoder,
+    sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+    temperature: float,
+    *,
+    share_prompts: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Score each response token given its prompt and the tokens before it.
 
@@ -24,19 +28,26 @@ def response_logprobs(
         model: the policy's decoder.
         sequences: (prompt_ids [P >= 1], response_ids [R]) each.
         temperature: logits are divided by it, as in the rollout.
+        share_prompts: compute a prompt that several sequences have once. Equal up to rounding.
 
     Returns:
         (logprobs, entropy), both float32 [sum of R], sequence after sequence; both carry gradients.
     """
     device = model.head_weight.device
-    tokens = torch.tensor([token for pair in sequences for part in pair for token in part], device=device)
     prompts = torch.tensor([len(prompt) for prompt, _ in sequences])
     responses = torch.tensor([len(response) for _, response in sequences])
     starts = torch.cat((torch.zeros(1, dtype=torch.long), (prompts + responses).cumsum(0)))
     within = torch.arange(int(responses.sum())) - (responses.cumsum(0) - responses).repeat_interleave(responses)
-    targets = ((starts[:-1] + prompts).repeat_interleave(responses) + within).to(device)
-    hidden = model.hidden_packed(tokens, starts)[targets - 1]
-    labels = tokens[targets]
+    targets = (starts[:-1] + prompts).repeat_interleave(responses) + within
+    if share_prompts:
+        stored, places = _shared(sequences)
+        tokens = torch.tensor(stored, device=device)
+        hidden = model.hidden_packed(tokens, starts, places)[places[targets - 1].to(device)]
+        labels = tokens[places[targets].to(device)]
+    else:
+        tokens = torch.tensor([token for pair in sequences for part in pair for token in part], device=device)
+        hidden = model.hidden_packed(tokens, starts)[(targets - 1).to(device)]
+        labels = tokens[targets.to(device)]
     size = max(1, CHUNK_ELEMENTS // model.config.vocab_size)
     if len(labels) <= size:
         return _score(hidden, model.head_weight, labels, temperature)
@@ -46,6 +57,21 @@ def response_logprobs(
         for part in parts
     ]
     return torch.cat([chunk[0] for chunk in chunks]), torch.cat([chunk[1] for chunk in chunks])
+
+
+def _shared(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[list[int], Tensor]:
+    """Return the tokens [U] with each distinct prompt once, and the place among them of each sequence's tokens [T]."""
+    stored: list[int] = []
+    places: list[int] = []
+    begins: dict[tuple[int, ...], int] = {}
+    for prompt, response in sequences:
+        begin = begins.setdefault(tuple(prompt), len(stored))
+        if begin == len(stored):
+            stored += prompt
+        places += range(begin, begin + len(prompt))
+        places += range(len(stored), len(stored) + len(response))
+        stored += response
+    return stored, torch.tensor(places)
 
 
 def _score(hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

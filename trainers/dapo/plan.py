@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dapo.checkpoint import RunState
 from dapo.config import Config
+from dapo.expected_rounds import describe_rounds
 from dapo.update import learning_rate
 
 
 def planned_epochs(config: Config, prompts: int) -> float:
     """Passes over the training set that the planned updates train on: those drawn if nothing were filtered."""
-    return sum(map(config.train_batch_size_at, range(1, config.trainer.total_training_steps + 1))) / prompts
+    return sum(map(config.train_batch_size_at, range(1, config.planned_updates(prompts) + 1))) / prompts
 
 
 def epochs(state: RunState, prompts: int) -> float:
@@ -27,25 +28,35 @@ def progress_metrics(state: RunState, config: Config, prompts: int) -> dict[str,
     return {
         "actor/skipped_updates": float(state.skipped_updates),
         "actor/updates": float(state.step - state.skipped_updates),
-        "actor/updates_planned": float(config.trainer.total_training_steps),
+        "actor/updates_planned": float(config.planned_updates(prompts)),
         "data/epoch": epochs(state, prompts),
         "data/epochs_planned": planned_epochs(config, prompts),
     }
 
 
+def clips(config: Config) -> bool:
+    """Whether a ratio can leave the clip range: with one step an update it is 1, but for carried groups."""
+    steps = -(-config.data.train_batch_size // config.mini_batch_size) * config.actor.ppo_epochs
+    filtering = config.algorithm.filter_groups
+    return steps > 1 or (filtering.enable and filtering.surplus == "carry")
+
+
 def describe_plan(config: Config, prompts: int) -> str:
     """The plan in one line."""
-    steps, optim = config.trainer.total_training_steps, config.actor.optim
+    rounds = describe_rounds(config)
+    steps, optim = config.planned_updates(prompts), config.actor.optim
     return (
         f"plan: {steps} updates of {config.data.train_batch_size} prompts x {config.rollout.n} responses, "
         f"{planned_epochs(config, prompts):.2f} epochs of {prompts} prompts if nothing is filtered; learning rate "
         f"{learning_rate(optim, 1):.3g} at the first update, {learning_rate(optim, steps):.3g} at the last"
+        + ("" if clips(config) else "; one optimiser step per update, so that every ratio is 1 and nothing is clipped")
+        + (f"; {rounds}" if rounds else "")
     )
 
 
 def describe_outcome(state: RunState, config: Config, prompts: int) -> str:
     """What became of the plan, in one line."""
-    steps = config.trainer.total_training_steps
+    steps = config.planned_updates(prompts)
     return (
         f"done: {state.step} of {steps} planned updates, {state.skipped_updates} of them skipped; "
         f"{epochs(state, prompts):.2f} epochs drawn in {state.rounds} rounds, "

@@ -18,14 +18,14 @@ from dapo.errors import DapoError, DataError, ModelError
 from dapo.filter_rule import KNOWN_METRICS, filter_rule
 from dapo.framing import Framing
 from dapo.model_config import DecoderConfig
+from dapo.model_folder import KINDS, NAMED_HEADS, find_model, is_hub_id, lacking
+from dapo.overlap import overlap_fault
 from dapo.preflight_losses import loss_faults
 from dapo.preflight_multi_turn import framing_faults, multi_turn_faults
 from dapo.reward import import_reward_function
 from dapo.tokenizer import Tokenizer, byte_tokenizer
 from dapo.tool_calls import signatures_of
 
-TINY_HEADS = (4, 2)
-"""Attention heads and key-value heads of the embedded model (`dapo.warmstart.SHAPE`)."""
 Stamp = tuple[int, int] | None
 """Of a file: when it changed, and its size; None where there is none."""
 Stamped = tuple[str, Stamp]
@@ -44,6 +44,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
     model_faults, heads = _model(config)
     return [
         *model_faults,
+        *_sets(config),
         *_data(config),
         *_batches(config),
         *_fills(config),
@@ -51,7 +52,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_filter(config),
         *_unread(config),
         *_reward(config),
-        *loss_faults(config),
+        *loss_faults(config, _planned_updates(config)),
         *multi_turn_faults(config),
         *_parallel(config, devices, heads),
         *_run(config),
@@ -60,43 +61,77 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
 
 def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
     """Check the model folder, and return its numbers of heads."""
-    path = config.model.path
-    if path == "tiny":
-        return [], TINY_HEADS
-    need, do = "`tiny` or a Hugging Face folder of the Llama or Qwen2 family", "correct the path"
-    folder = Path(path)
-    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
-    if not any(folder.glob("model*.safetensors")):
-        missing.append("model.safetensors")
+    path, revision = config.model.path, config.model.revision
+    faults = []
+    if revision is not None and not is_hub_id(path):
+        need = "a model on the hub in model.path: nothing else has revisions"
+        faults.append(Fault("model.revision", repr(revision), need, "leave it out"))
+    if path in NAMED_HEADS:
+        return faults, NAMED_HEADS[path]
+    need, do = f"{KINDS}, of a supported family", "name one of these"
+    folder = find_model(path, revision)
+    if folder is None:  # an id, downloaded by `prepare`
+        return faults, None
+    missing = lacking(folder)
     if missing:
         got = f"{path!r}, without {', '.join(missing)}" if folder.is_dir() else f"{path!r}, which is no folder"
-        return [Fault("model.path", got, need, do)], None
+        return [*faults, Fault("model.path", got, need, do)], None
     try:
         decoder = DecoderConfig.from_dict(json.loads((folder / "config.json").read_text("utf-8")))
     except (OSError, ValueError, TypeError, AttributeError, DapoError) as error:
-        return [Fault("model.path", f"{path!r} ({error})", need, do)], None
-    return [], (decoder.num_attention_heads, decoder.num_key_value_heads)
+        return [*faults, Fault("model.path", f"{path!r} ({error})", need, do)], None
+    return faults, (decoder.num_attention_heads, decoder.num_key_value_heads)
+
+
+def _sets(config: Config) -> Iterator[Fault]:
+    """The names of the two data sets, whatever is in them."""
+    train, val = config.data.train, config.data.val
+    if train in GENERATED and GENERATED[train][0] != "train":
+        need = "a set to train on: this one is for evaluation, which would then measure what was learnt by heart"
+        yield Fault("data.train", repr(train), need, "set it to arithmetic, or name a file")
+    if train == val:
+        need = "another set than data.train: accuracy on what was trained on says nothing"
+        yield Fault("data.val", repr(val), need, "name one")
 
 
 def _data(config: Config) -> Iterator[Fault]:
-    """Read both data sets, and measure their prompts where the model's tokenizer is at hand."""
-    if config.data.train in GENERATED and GENERATED[config.data.train][0] != "train":
-        need = "a set to train on: this one is for evaluation, which would then measure what was learnt by heart"
-        yield Fault("data.train", repr(config.data.train), need, "set it to arithmetic, or name a file")
+    """Read both data sets, hold them against each other, and measure their prompts with the model's tokenizer."""
     yield from framing_faults(config, _tokenizer(*_model_stamp(config)))
+    found: dict[str, Dataset] = {}
     for key, source in (("data.train", config.data.train), ("data.val", config.data.val)):
         # Prompts of the generated sets are short, but for an offer of tools.
         short = source in GENERATED and not config.rollout.multi_turn.enable
-        if short or (Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE):
+        if short or _is_large(source):
             continue
         try:
-            dataset = _dataset(source, _stamp(source), config.reward.grader)
+            found[key] = _dataset(source, _stamp(source), config.reward.grader)
         except DataError as error:
             for fault in error.faults:
                 got = f"{source!r}, {fault.got}" if fault.key == source else f"{fault.key}: {fault.got}"
                 yield Fault(key, got, fault.need, fault.do)
         else:
-            yield from _prompt_faults(config, dataset, source, key)
+            yield from _prompt_faults(config, found[key], source, key)
+    if len(found) == 2 and config.data.train != config.data.val:
+        shared = overlap_fault(found["data.train"], found["data.val"], config)
+        yield from () if shared is None else (shared,)
+
+
+def _planned_updates(config: Config) -> int | None:
+    """Updates of the run; None where its training set is large, or can't be read."""
+    source = config.data.train
+    if config.trainer.total_epochs is None or source in GENERATED:
+        return config.planned_updates(GENERATED.get(source, ("train", 0))[1])
+    if _is_large(source):
+        return None
+    try:
+        prompts = len(_dataset(source, _stamp(source), config.reward.grader).problems)
+    except DataError:
+        return None
+    return config.planned_updates(prompts)
+
+
+def _is_large(source: str) -> bool:
+    return Path(source).is_file() and Path(source).stat().st_size > LARGE_FILE
 
 
 def _stamp(path: str) -> Stamp:
@@ -144,7 +179,8 @@ def _prompt_lengths(
 
 
 def _model_stamp(config: Config) -> Stamped:
-    path = config.model.path
+    folder = find_model(config.model.path, config.model.revision)
+    path = config.model.path if folder is None else str(folder)
     return path, _stamp(str(Path(path) / "tokenizer.json"))
 
 
@@ -230,7 +266,7 @@ def _filter(config: Config) -> Iterator[Fault]:
     bounds = {"threshold": filtering.threshold, "upper": filtering.upper}
     for name, value in bounds.items():
         if not math.isfinite(value):
-            yield Fault(f"{key}.{name}", str(value), "a finite number", "set one")
+            yield Fault(f"{key}.{name}", str(value), "a finite number", "set it to one, or leave it out")
     if filtering.statistic == "mean" and not filtering.threshold < filtering.upper:
         need = f"less than {key}.upper, which is {filtering.upper}"
         yield Fault(f"{key}.threshold", str(filtering.threshold), need, "lower it, or raise upper")
@@ -245,7 +281,8 @@ def _pilot(config: Config) -> Iterator[Fault]:
     pilot, n = config.rollout.pilot_n, config.rollout.n
     if pilot is not None and not 2 <= pilot < n:
         need = f"from 2, so that responses can differ, to less than rollout.n, which is {n}"
-        yield Fault("rollout.pilot_n", str(pilot), need, "correct it, or leave it out")
+        do = f"set it to {max(n // 2, 2)}, say, or leave it out" if n > 2 else "raise rollout.n, or leave pilot_n out"
+        yield Fault("rollout.pilot_n", str(pilot), need, do)
     if pilot is not None and not config.algorithm.filter_groups.enable:
         need = "algorithm.filter_groups.enable: true, whose rule the pilots must pass"
         yield Fault("rollout.pilot_n", str(pilot), need, "enable it, or leave pilot_n out")
@@ -259,7 +296,8 @@ def _adaptive(config: Config) -> Iterator[Fault]:
     key = "algorithm.filter_groups.adaptive"
     if filtering.max_num_gen_batches <= 0:
         need = "algorithm.filter_groups.max_num_gen_batches > 0, a fraction of which says when to give way"
-        yield Fault(f"{key}.enable", f"true, with max_num_gen_batches {filtering.max_num_gen_batches}", need, "set it")
+        got = f"true, with max_num_gen_batches {filtering.max_num_gen_batches}"
+        yield Fault(f"{key}.enable", got, need, "set max_num_gen_batches to 10, say, or adaptive.enable: false")
     if rule.bound <= filtering.adaptive.floor:
         name = "tolerance" if filtering.statistic == "spread" else "threshold"
         need = f"less than algorithm.filter_groups.{name}, which is {rule.bound}: there is nothing to lower"
@@ -271,7 +309,12 @@ def _unread(config: Config) -> Iterator[Fault]:
     filtering, selection = config.algorithm.filter_groups, config.data.selection
     key, adaptive = "algorithm.filter_groups", filtering.adaptive
     unread: list[tuple[Section, str, tuple[str, ...], str, str]] = []
-    if filtering.enable:
+    if not filtering.enable:
+        off, do = "filter_groups.enable: false", "set that to true"
+        knobs = tuple(name for name in type(filtering).model_fields if name not in ("enable", "adaptive"))
+        unread.append((filtering, key, knobs, off, do))
+        unread.append((adaptive, f"{key}.adaptive", tuple(type(adaptive).model_fields), off, do))
+    else:
         bounds = ("threshold", "upper") if filtering.statistic == "spread" else ("tolerance",)
         unread.append((filtering, key, bounds, f"statistic: {filtering.statistic}", "set the other statistic"))
         if filtering.surplus == "drop":
@@ -298,7 +341,9 @@ def _reward(config: Config) -> Iterator[Fault]:
             import_reward_function(path)
         except DapoError as error:
             need = "package.module:function, importable here"
-            yield Fault("reward.custom_reward_function", f"{path!r}: {error}", need, "correct it, or PYTHONPATH")
+            yield Fault(
+                "reward.custom_reward_function", f"{path!r}: {error}", need, "name one so, its folder on PYTHONPATH"
+            )
     rewards = (config.reward.correct_reward, config.reward.wrong_reward)
     if not all(map(math.isfinite, rewards)) or rewards[0] <= rewards[1]:
         need = f"more than reward.wrong_reward, which is {rewards[1]}, and both finite"
@@ -332,6 +377,8 @@ def _run(config: Config) -> Iterator[Fault]:
         yield Fault("trainer.default_local_dir", repr(folder), "a folder", "name another place")
     device = config.trainer.device
     if device not in ("auto", "cpu", "cuda") and not device.startswith("cuda:"):
-        yield Fault("trainer.device", repr(device), "auto, cpu or cuda", "correct it")
+        yield Fault("trainer.device", repr(device), "auto, cpu or cuda", "set it to auto")
     if not math.isfinite(config.actor.entropy_coeff):
-        yield Fault("actor.entropy_coeff", str(config.actor.entropy_coeff), "a finite number", "set one")
+        yield Fault(
+            "actor.entropy_coeff", str(config.actor.entropy_coeff), "a finite number", "set it to 0 for no bonus"
+        )

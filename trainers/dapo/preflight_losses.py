@@ -10,16 +10,20 @@ from dapo.batch import Fault
 from dapo.config import Config
 
 
-def loss_faults(config: Config) -> Iterator[Fault]:
-    """Return the faults; a setting that was set and that nothing reads is a mistake, not a preference."""
+def loss_faults(config: Config, planned: int | None) -> Iterator[Fault]:
+    """Return the faults; a setting that was set and that nothing reads is a mistake, not a preference.
+
+    Args:
+        config: valid by its types.
+        planned: updates of the run; None where that takes reading a large file.
+    """
     actor, algorithm = config.actor, config.algorithm
     if actor.loss_agg_mode != "seq-mean-token-sum-norm":
         yield from _unread(
             actor, "actor", ("loss_scale_factor",), f"loss_agg_mode: {actor.loss_agg_mode}", "seq-mean-token-sum-norm"
         )
-    planned = config.trainer.total_training_steps
-    if actor.dynamic_bsz_warmup_steps > planned:
-        need = f"at most trainer.total_training_steps, which is {planned}"
+    if planned is not None and actor.dynamic_bsz_warmup_steps > planned:
+        need = f"at most the {planned} updates of the run (trainer.total_training_steps, or total_epochs)"
         do = "lower it: the batch would never be whole"
         yield Fault("actor.dynamic_bsz_warmup_steps", str(actor.dynamic_bsz_warmup_steps), need, do)
     if actor.use_dynamic_bsz:

@@ -1,14 +1,16 @@
-"""What a run needs before its first step: the embedded model, made once per machine."""
+"""What a run needs before its first step: its model's folder, made or downloaded once per machine."""
 
 from __future__ import annotations
 
 from dapo.batch import Progress
 from dapo.config import Config
+from dapo.model_folder import resolve_model
 
 
 def prepare(config: Config, progress: Progress | None = None) -> None:
-    """Make the embedded model if the config names it; a folder needs nothing."""
-    if config.model.path == "tiny":
-        from dapo.warmstart import tiny_path
+    """Make or download the model if the config names one that isn't here; a folder needs nothing.
 
-        tiny_path(progress)
+    Raises:
+        ModelError: it can't be made or downloaded.
+    """
+    resolve_model(config.model.path, config.model.revision, progress)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from dapo.accounting import Segment
 from dapo.batch import RolloutGroup
 from dapo.config import Config
 from dapo.kl import kl_estimate
 from dapo.model import Policy
-from dapo.update import compute_logprobs, lengths_of
+from dapo.update import compute_logprobs, scored_segments
 
 FORWARD_PASSES = 2
 """Passes over all sequences that `penalise_divergence` takes: the policy's and the reference's."""
@@ -18,7 +19,7 @@ FORWARD_PASSES = 2
 
 def penalise_divergence(
     groups: Sequence[RolloutGroup], policy: Policy, reference: Policy, config: Config
-) -> Sequence[int]:
+) -> Sequence[Segment]:
     """Note for each response what its distance from the reference takes off its reward (`Score.kl_penalty`).
 
     The penalty is beta times the sum over the response's sampled tokens of the KL estimate, at the trainer's own
@@ -31,7 +32,7 @@ def penalise_divergence(
         config: `algorithm.kl_penalty`, `algorithm.kl_ctrl`.
 
     Returns:
-        The lengths of the sequences that were passed through both models, in tokens.
+        What each of the passes computed.
     """
     sequences = [(group.prompt_ids, response.token_ids) for group in groups for response in group.responses]
     masks = [response.mask for group in groups for response in group.responses]
@@ -42,4 +43,4 @@ def penalise_divergence(
         divergences = kl_estimate(logprobs, reference_logprobs, config.algorithm.kl_penalty)
         sampled = torch.tensor(mask, dtype=torch.bool, device=divergences.device)
         score.kl_penalty = config.algorithm.kl_ctrl.kl_coef * divergences[sampled].sum().item()
-    return lengths_of(sequences)
+    return scored_segments(sequences, config)

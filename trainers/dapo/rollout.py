@@ -162,6 +162,7 @@ class Engine:
             (
                 layer.input_layernorm,
                 *layer.self_attn.fused_qkv(),
+                layer.self_attn.normalise,
                 layer.self_attn.o_proj.weight,
                 layer.post_attention_layernorm,
                 torch.cat((layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight)),
@@ -267,10 +268,10 @@ class Engine:
 
     def _layer(self, index: int, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Run one layer on `hidden` [..., hidden], with `attend` in the place of attention."""
-        norm, qkv_weight, qkv_bias, o_weight, mlp_norm, gate_up, down = self.layers[index]
+        norm, qkv_weight, qkv_bias, normalise, o_weight, mlp_norm, gate_up, down = self.layers[index]
         heads, kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
         qkv = F.linear(norm(hidden), qkv_weight, qkv_bias).view(*hidden.shape[:-1], -1, self.config.head_dim)
-        turned = rotate(qkv[..., : heads + kv_heads, :], cos, sin)
+        turned = rotate(normalise(qkv[..., : heads + kv_heads, :]), cos, sin)
         mixed = attend(turned[..., :heads, :], turned[..., heads:, :], qkv[..., heads + kv_heads :, :])
         hidden = hidden + F.linear(mixed.reshape(*hidden.shape[:-1], -1), o_weight)
         gate, up = F.linear(mlp_norm(hidden), gate_up).chunk(2, -1)

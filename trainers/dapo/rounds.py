@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from dapo.accounting import update_flops
+from dapo.accounting import pass_flops
 from dapo.batch import RolloutGroup
 from dapo.filter_rule import FilterRule, metric_values
 from dapo.model import flops_per_token
@@ -81,5 +81,5 @@ def _take_off_divergence(run: Run, groups: Sequence[RolloutGroup]) -> None:
     if run.reference is None or not run.config.algorithm.use_kl_in_reward:
         return
     with run.meter.time("ref"):
-        lengths = penalise_divergence(groups, run.policy, run.reference, run.config)
-    run.meter.spend(update_flops(lengths, 0, FORWARD_PASSES, partial(flops_per_token, run.policy.config)))
+        segments = penalise_divergence(groups, run.policy, run.reference, run.config)
+    run.meter.spend(FORWARD_PASSES * pass_flops(segments, partial(flops_per_token, run.policy.config)))

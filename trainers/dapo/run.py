@@ -17,7 +17,9 @@ from dapo.data import Prompts, announce, load_dataset, tokenize
 from dapo.errors import CheckpointError, DapoError
 from dapo.evaluate import describe, evaluate, evaluation_metrics
 from dapo.model import Policy, flops_per_token, load_policy
+from dapo.model_folder import resolve_model
 from dapo.multi_turn import converse
+from dapo.overlap import held_apart
 from dapo.reward import Scorer
 from dapo.rollout import Sampling
 from dapo.sampling import tokens_of
@@ -52,7 +54,7 @@ class Run:
     @property
     def total_steps(self) -> int:
         """Updates planned."""
-        return self.config.trainer.total_training_steps
+        return self.config.planned_updates(len(self.train_prompts))
 
     @classmethod
     def start(cls, config: Config) -> Run:
@@ -74,22 +76,24 @@ class Run:
         else:
             policy = load_initial_policy(config, device)
         policy.model.gradient_checkpointing = config.model.enable_gradient_checkpointing
+        policy.model.remove_padding = config.model.use_remove_padding
         train_set = load_dataset(config.data.train, config.reward.grader)
         val_set = load_dataset(config.data.val, config.reward.grader, config.data.val_size)
         announce(config.data.train, train_set, config.reward.grader)
         announce(config.data.val, val_set, config.reward.grader)
+        train_prompts = tokenize(held_apart(train_set, val_set, config), policy.tokenizer, config, "data.train")
         run = cls(
             config=config,
             policy=policy,
             optimizer=make_optimizer(policy, config.actor.optim),
             scorer=Scorer(config.reward, config.data.max_response_length),
-            train_prompts=tokenize(train_set, policy.tokenizer, config, "data.train"),
+            train_prompts=train_prompts,
             val_prompts=tokenize(val_set, policy.tokenizer, config, "data.val"),
             val_repeats=val_set.repeats,
             checkpoints=checkpoints,
             reference=load_reference(config, device),
-            toolbox=Toolbox(config.rollout.multi_turn) if config.rollout.multi_turn.enable else None,
-            state=found.state if found is not None else RunState(),
+            toolbox=Toolbox.of(config),
+            state=found.state if found is not None else RunState(prompts_digest=train_prompts.digest),
         )
         if found is not None:
             found.load_optimizer(run.optimizer)
@@ -194,12 +198,18 @@ class Run:
         """Fit what a checkpoint says to this run's length, which may have changed.
 
         Raises:
-            CheckpointError: it is past the end.
+            CheckpointError: it is past the end, or the training problems have changed.
         """
         state = self.state
-        if state.step > self.total_steps:
+        if state.prompts_digest not in ("", self.train_prompts.digest):
             raise CheckpointError(
-                f"trainer.total_training_steps: got {self.total_steps}; need at least {state.step}, where "
+                f"data.train: got other problems than {source} was trained on; need the same ones; put the file back, "
+                "or the data.val that shared problems with it, or set another trainer.default_local_dir"
+            )
+        if state.step > self.total_steps:
+            name = "total_training_steps" if self.config.trainer.total_epochs is None else "total_epochs"
+            raise CheckpointError(
+                f"trainer.{name}: got {self.total_steps} updates; need at least {state.step}, where "
                 f"{source} stands; raise it, or set another trainer.default_local_dir"
             )
         if state.last is not None:
@@ -218,18 +228,13 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise DapoError(f"trainer.device: got {name}; need cpu or auto, since there is no CUDA device; set it")
+        raise DapoError(f"trainer.device: got {name}; need cpu or auto, since there is no CUDA device; set it to auto")
     return torch.device(name)
 
 
 def load_initial_policy(config: Config, device: torch.device) -> Policy:
     """Load the policy that a run starts from."""
-    path = config.model.path
-    if path == "tiny":
-        from dapo.warmstart import tiny_path
-
-        path = str(tiny_path())
-    return load_policy(path, dtype=config.model.dtype, device=device)
+    return load_policy(resolve_model(config.model.path, config.model.revision), dtype=config.model.dtype, device=device)
 
 
 def load_reference(config: Config, device: torch.device) -> Policy | None:
@@ -238,6 +243,7 @@ def load_reference(config: Config, device: torch.device) -> Policy | None:
         return None
     reference = load_initial_policy(config, device)
     reference.model.requires_grad_(False)
+    reference.model.remove_padding = config.model.use_remove_padding
     return reference
 
 

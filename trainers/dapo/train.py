@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from dapo.accounting import RolloutStats, update_flops
+from dapo.accounting import RolloutStats, pass_flops, update_flops
 from dapo.advantage import group_relative_advantages
 from dapo.batch import Report, RolloutGroup, TrainBatch
 from dapo.config import Config
 from dapo.diagnosis import RolloutDiagnosis
 from dapo.errors import SamplingExhausted
 from dapo.health import diagnose
+from dapo.interrupt import Interrupt, interrupts_wait
 from dapo.model import flops_per_token
 from dapo.plan import describe_outcome, describe_plan, progress_metrics
 from dapo.rounds import scored_round
 from dapo.run import Run
 from dapo.sampling import Gathering, NextRound, RoundRequest, SampledBatch, dynamic_sampling
-from dapo.update import policy_update, sequence_lengths
+from dapo.update import policy_update, scored_segments, trained_segments
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ def train(config: Config, report: Report) -> None:
 
     Raises:
         DapoError: the run can't go on (see `dapo.errors`).
+        KeyboardInterrupt: on Ctrl-C, after the update that it came in and a checkpoint; on a second one, at once.
     """
     run = Run.start(config)
     logger.info(describe_plan(config, len(run.train_prompts)))
@@ -37,21 +39,22 @@ def train(config: Config, report: Report) -> None:
         run.record({})
     if run.state.last is not None and run.state.step == run.total_steps and not run.state.last.final:
         run.record(dict(run.state.last.metrics))  # resumed with a shorter plan, which is now complete
-    if not _told(run, report):
-        return
-    while run.state.step < run.total_steps:
-        run.record(train_step(run))
-        if not _told(run, report):
+    with interrupts_wait() as interrupt:
+        if not _told(run, report, interrupt):
             return
+        while run.state.step < run.total_steps:
+            run.record(train_step(run))
+            if not _told(run, report, interrupt):
+                return
     logger.info(describe_outcome(run.state, config, len(run.train_prompts)))
 
 
-def _told(run: Run, report: Report) -> bool:
-    """Report the last step; return whether to go on. A run that is told to stop leaves a checkpoint."""
+def _told(run: Run, report: Report, interrupt: Interrupt) -> bool:
+    """Report the last step; return whether to go on. A run that is to stop leaves a checkpoint."""
     last = run.state.last
     if last is None:
         return True
-    go_on = report(last)
+    go_on = report(last) and interrupt.number is None
     if not go_on and run.saved_step != run.state.step:
         run.save()
     return go_on
@@ -118,13 +121,10 @@ def update_policy(run: Run, batch: TrainBatch) -> dict[str, float]:
         run.state.skipped_updates += 1
         logger.warning("update %d is skipped: no group, or no unmasked token, to train on", run.state.step + 1)
         return result.metrics
+    flops = partial(flops_per_token, run.policy.config)
+    recomputed = config.model.enable_gradient_checkpointing
     run.meter.spend(
-        update_flops(
-            sequence_lengths(batch),
-            config.actor.ppo_epochs,
-            result.forward_passes,
-            partial(flops_per_token, run.policy.config),
-            recomputed=config.model.enable_gradient_checkpointing,
-        )
+        update_flops(trained_segments(batch, config), config.actor.ppo_epochs, flops, recomputed=recomputed)
+        + result.forward_passes * pass_flops(scored_segments(batch.sequences, config), flops)
     )
     return result.metrics

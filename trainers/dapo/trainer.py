@@ -6,10 +6,24 @@ function `dapo.train` of the package.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from dapo.batch import Fault, Progress, Report, StepMetrics
 from dapo.config import Config
+from dapo.config_warmstart import WarmstartConfig
 
-__all__ = ["Config", "Fault", "Progress", "Report", "StepMetrics", "preflight", "prepare", "train"]
+if TYPE_CHECKING:
+    from dapo.fetch import FetchedSet
+    from dapo.public_data import ListedSet
+    from dapo.supervised import WarmstartResult
+
+__all__ = ["HELD_OUT", "Config", "Fault", "Progress", "Report", "StepMetrics", "WarmstartConfig"]
+__all__ += ["describe", "fetch_data", "fetch_model", "list_data", "preflight", "prepare", "train", "warmstart"]
+
+
+HELD_OUT = {"data.train": ("arithmetic-heldout",), "data.val": ("arithmetic-heldout",)}
+"""By path in `Config`: values that no search may use, since what is chosen by them can't be measured by them."""
 
 
 def preflight(config: Config, devices: int = 1) -> list[Fault]:
@@ -17,6 +31,13 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
     from dapo.preflight import preflight as run
 
     return run(config, devices)
+
+
+def describe(config: Config) -> str:
+    """What is worth knowing of a valid config before it costs anything, in one line; perhaps empty. Loads no torch."""
+    from dapo.expected_rounds import describe_rounds
+
+    return describe_rounds(config)
 
 
 def prepare(config: Config, progress: Progress | None = None) -> None:
@@ -33,7 +54,52 @@ def train(config: Config, report: Report) -> None:
 
     Raises:
         DapoError: the run can't go on (see `dapo.errors`).
+        KeyboardInterrupt: on Ctrl-C, after the update that it came in and a checkpoint; on a second one, at once.
     """
     from dapo.train import train as run
 
     run(config, report)
+
+
+def list_data() -> list[ListedSet]:
+    """Return the public data sets that `fetch_data` knows."""
+    from dapo.public_data import listed_sets
+
+    return listed_sets()
+
+
+def fetch_data(name: str, *, given: Path | None = None, progress: Progress | None = None) -> FetchedSet:
+    """Fetch a public data set into the cache, by download or from files that are `given`.
+
+    Raises:
+        DataError: the set or the files are wrong; its `faults` say how.
+        FetchError: no network, or something else than what is pinned came over it.
+    """
+    from dapo.fetch import fetch
+
+    return fetch(name, given=given, progress=progress)
+
+
+def fetch_model(name: str, *, revision: str | None = None, progress: Progress | None = None) -> Path:
+    """Return the folder of a model by name or id, made or downloaded first where this machine lacks it.
+
+    Raises:
+        DataError: no such name, or a revision of something that has none; its `faults` say how.
+        ModelError: it can't be made or downloaded.
+    """
+    from dapo.model_folder import fetch
+
+    return fetch(name, revision, progress)
+
+
+def warmstart(
+    config: Config, settings: WarmstartConfig, out: Path, progress: Progress | None = None
+) -> WarmstartResult:
+    """Teach the model of `config` its training problems' solutions, and save it as a folder for `model.path`.
+
+    Raises:
+        DapoError: it can't be done (see `dapo.errors`); `out` isn't there then.
+    """
+    from dapo.supervised import warmstart as run
+
+    return run(config, settings, out, progress)

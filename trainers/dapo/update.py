@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from dapo.accounting import Segment
 from dapo.batch import TrainBatch
 from dapo.config import Config
 from dapo.config_actor import ActorConfig, OptimConfig
@@ -124,7 +125,7 @@ def mini_batches(batch: TrainBatch, config: Config) -> Iterator[MiniBatch]:
         start = stop
 
 
-def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+def micro_batches(lengths: Sequence[int], budget: int, *, in_order: bool = False) -> list[list[int]]:
     """Pack sequences into micro-batches of at most `budget` tokens, longest first.
 
     A sequence that is longer than the budget gets a micro-batch of its own.
@@ -132,13 +133,14 @@ def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     Args:
         lengths: tokens of each sequence.
         budget: `ppo_max_token_len_per_gpu`.
+        in_order: pack them in the order given, so that those of a group stay together and share their prompt.
 
     Returns:
         Positions in `lengths`, each once.
     """
     packed: list[list[int]] = []
     room = 0
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+    for index in sorted(range(len(lengths)), key=lambda index: 0 if in_order else -lengths[index]):
         if not packed or lengths[index] > room:
             packed.append([])
             room = budget
@@ -157,7 +159,7 @@ def training_micro_batches(lengths: Sequence[int], config: ActorConfig) -> list[
         ValueError: `use_dynamic_bsz` is off and there is no `ppo_micro_batch_size_per_gpu`.
     """
     if config.use_dynamic_bsz:
-        return micro_batches(lengths, config.ppo_max_token_len_per_gpu)
+        return micro_batches(lengths, config.ppo_max_token_len_per_gpu, in_order=config.use_prefix_grouper)
     size = config.ppo_micro_batch_size_per_gpu
     if size is None:
         raise ValueError("actor.use_dynamic_bsz: false needs actor.ppo_micro_batch_size_per_gpu")
@@ -174,14 +176,21 @@ def compute_logprobs(policy: Policy, sequences: Sequence[tuple[list[int], list[i
         config: token budget and temperature.
     """
     found: list[Tensor | None] = [None] * len(sequences)
+    shared = config.actor.use_prefix_grouper
     with torch.no_grad():
-        for micro in micro_batches(lengths_of(sequences), config.actor.ppo_max_token_len_per_gpu):
+        for micro in scoring_micro_batches(sequences, config):
             chosen = [sequences[index] for index in micro]
-            logprobs, _ = response_logprobs(policy.model, chosen, config.rollout.temperature)
+            logprobs, _ = response_logprobs(policy.model, chosen, config.rollout.temperature, share_prompts=shared)
             parts = torch.split(logprobs, [len(response) for _, response in chosen])
             for index, part in zip(micro, parts, strict=True):
                 found[index] = part
     return [part for part in found if part is not None]
+
+
+def scoring_micro_batches(sequences: Sequence[tuple[list[int], list[int]]], config: Config) -> list[list[int]]:
+    """Split sequences for a pass without gradient."""
+    budget = config.actor.ppo_max_token_len_per_gpu
+    return micro_batches(lengths_of(sequences), budget, in_order=config.actor.use_prefix_grouper)
 
 
 def lengths_of(sequences: Sequence[tuple[list[int], list[int]]]) -> list[int]:
@@ -189,9 +198,42 @@ def lengths_of(sequences: Sequence[tuple[list[int], list[int]]]) -> list[int]:
     return [len(prompt) + len(response) for prompt, response in sequences]
 
 
-def sequence_lengths(batch: TrainBatch) -> list[int]:
-    """Tokens of each sequence of a batch, prompt and response."""
-    return lengths_of(batch.sequences)
+def computed_segments(
+    sequences: Sequence[tuple[list[int], list[int]]], micros: Sequence[Sequence[int]], *, shared: bool
+) -> list[Segment]:
+    """What one pass over sequences computes: each as a whole or, shared, each micro-batch's prompts once.
+
+    Args:
+        sequences: (prompt tokens, response tokens) each.
+        micros: positions in `sequences` of each micro-batch.
+        shared: `use_prefix_grouper`.
+    """
+    if not shared:
+        return [(0, length) for length in lengths_of(sequences)]
+    segments: list[Segment] = []
+    for micro in micros:
+        chosen = [sequences[index] for index in micro]
+        segments += [(0, len(prompt)) for prompt in {tuple(prompt) for prompt, _ in chosen}]
+        segments += [(len(prompt), len(response)) for prompt, response in chosen]
+    return segments
+
+
+def scored_segments(sequences: Sequence[tuple[list[int], list[int]]], config: Config) -> list[Segment]:
+    """What `compute_logprobs` computes."""
+    shared = config.actor.use_prefix_grouper
+    return computed_segments(sequences, scoring_micro_batches(sequences, config), shared=shared)
+
+
+def trained_segments(batch: TrainBatch, config: Config) -> list[Segment]:
+    """What one epoch of `policy_update` computes; a mini-batch in which every token is masked is left out."""
+    segments: list[Segment] = []
+    for mini in mini_batches(batch, config):
+        if not mini.tokens:
+            continue
+        chosen = [batch.sequences[index] for index in mini.indices]
+        micros = training_micro_batches(lengths_of(chosen), config.actor)
+        segments += computed_segments(chosen, micros, shared=config.actor.use_prefix_grouper)
+    return segments
 
 
 class _Totals:
@@ -241,7 +283,7 @@ class _Update:
     def step(self, mini: MiniBatch) -> None:
         """Accumulate the gradient of one mini-batch over its micro-batches, and step."""
         self.optimizer.zero_grad(set_to_none=True)
-        lengths = sequence_lengths(self.batch)
+        lengths = lengths_of(self.batch.sequences)
         loss = 0.0
         for packed in training_micro_batches([lengths[index] for index in mini.indices], self.config.actor):
             loss += self._backward(mini, packed)
@@ -261,7 +303,9 @@ class _Update:
         actor = self.config.actor
         indices = [mini.indices[place] for place in packed]
         sequences = [self.batch.sequences[index] for index in indices]
-        logprobs, entropy = response_logprobs(self.policy.model, sequences, self.config.rollout.temperature)
+        logprobs, entropy = response_logprobs(
+            self.policy.model, sequences, self.config.rollout.temperature, share_prompts=actor.use_prefix_grouper
+        )
         weights = torch.cat([mini.weights[place] for place in packed]).to(logprobs.device)
         tokens = self._tokens(indices, logprobs, weights)
         found, values = self._policy_loss(tokens, indices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,10 @@ from typer.core import TyperGroup
 from sweep_platform.errors import PlatformError
 
 INTERRUPTED = 130
-_ORDER = ("sweep", "validate", "status", "pareto", "pick", "export", "train", "ui", "mlflow")
+_ORDER = (
+    *("sweep", "validate", "status", "pareto", "pick", "export", "train"),
+    *("warmstart", "model", "data", "ui", "mlflow"),
+)
 _PIPE_WIDTH = 1000
 """Columns where there is no terminal: rows are never folded, so that each is one line."""
 
@@ -56,6 +60,19 @@ def console() -> Console:
 def examples(*commands: str) -> str:
     """Commands for the end of a help text, one a line."""
     return "\n\n".join(["Examples:", *commands])
+
+
+def progress_lines() -> Callable[[str, int, int], None]:
+    """What trainers call during long preparation: a line for each tenth that is done."""
+    shown: tuple[str, int] | None = None
+
+    def progress(what: str, done: int, total: int) -> None:
+        nonlocal shown
+        if (now := (what, 10 * done // max(total, 1))) != shown:
+            shown = now
+            typer.echo(f"{what}: {10 * now[1]}%")
+
+    return progress
 
 
 def echo_json(tree: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sweep_platform import units
-from sweep_platform.cli.app import app, examples
+from sweep_platform.cli.app import app, examples, progress_lines
 from sweep_platform.cli.choose import Knee, MaxCost, MinAccuracy, choose, frontier
 from sweep_platform.cli.explore import Address
 from sweep_platform.errors import BadInput, Fault
@@ -72,27 +72,20 @@ def train(
     """Train a chosen config to its end as a production run; the same command resumes it."""
     from sweep_platform.production import run_production
 
-    shown = -1
-
-    def progress(what: str, done: int, total: int) -> None:
-        nonlocal shown
-        if (tenth := 10 * done // max(total, 1)) != shown:
-            shown = tenth
-            typer.echo(f"{what}: {10 * tenth}%")
-
     result = run_production(
         file,
         overrides or (),
         home=Home.locate(),
         name=name,
-        progress=progress,
+        progress=progress_lines(),
         on_step=lambda step: typer.echo(_step_line(step)),
         warn=lambda line: typer.echo(line, err=True),
     )
     told = "was finished before" if result.finished_before else "finished"
     typer.echo(f"run {result.name} {told} after {result.steps} steps")
     if result.accuracy is not None:
-        typer.echo(f"{result.metric}: {units.accuracy(result.accuracy, result.accuracy_se)}")
+        error, drawn = result.accuracy_se, units.sampling(result.metrics)
+        typer.echo(f"{result.metric}: {units.accuracy(result.accuracy, error)}{drawn}")
     typer.echo(f"checkpoints: {result.folder}")
 
 
@@ -101,6 +94,7 @@ def _step_line(step: StepMetrics) -> str:
     parts = [f"step {step.step}/{step.total_steps}"]
     if "val/accuracy" in scalars:
         parts.append(f"accuracy {units.accuracy(scalars['val/accuracy'], scalars.get('val/accuracy_se'))}")
+        parts[-1] += units.sampling(scalars)
     if "reward/acc_mean" in scalars:
         parts.append(f"training accuracy {scalars['reward/acc_mean']:.3f}")
     if "filter/yield" in scalars:

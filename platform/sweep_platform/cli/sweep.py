@@ -15,7 +15,7 @@ from sweep_platform.errors import BadInput, Fault
 from sweep_platform.executors.address import check_address
 from sweep_platform.home import Home
 from sweep_platform.spec import load_spec
-from sweep_platform.trainers import load_trainer
+from sweep_platform.trainers import describe_config, load_trainer
 
 if TYPE_CHECKING:
     from run_ledger import Ledger, SweepRecord
@@ -143,3 +143,5 @@ def validate(spec: Spec, overrides: Overrides = None) -> None:
     objectives = ", ".join(f"{o.direction} {o.metric}" for o in loaded.objectives)
     trials, parameters = units.count(loaded.budget.trials, "trial"), units.count(len(loaded.search), "parameter")
     typer.echo(f"{spec}: valid; {trials} over {parameters}; {objectives}")
+    if told := describe_config(load_trainer(loaded.trainer), loaded.trial_config({})):
+        typer.echo(f"base config: {told}")

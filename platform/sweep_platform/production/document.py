@@ -203,10 +203,20 @@ def load_production(path: Path, overrides: Sequence[str] = ()) -> Production:
         need, do = "a production file", f"run it with platform sweep {path}, then platform export"
         raise BadInput([Fault(str(path), "a sweep spec", need, do)])
     faults: list[Fault] = []
-    file = _validate(ProductionFile, tree, lambda key: f"{path}:{key}", faults)
+    file = validated(ProductionFile, tree, lambda key: f"{path}:{key}", faults)
     if file is None:
         raise BadInput(faults)
-    config, overridden = _with_overrides(file.config, overrides, faults)
+    return checked(path, file, overrides)
+
+
+def checked(path: Path, file: ProductionFile, overrides: Sequence[str]) -> Production:
+    """Check a production file's content in full; `path` is its name in messages.
+
+    Raises:
+        BadInput: every fault found.
+    """
+    faults: list[Fault] = []
+    config, overridden = with_overrides(file.config, overrides, faults)
     try:
         trainer = load_trainer(file.trainer)
     except BadInput as error:
@@ -217,13 +227,14 @@ def load_production(path: Path, overrides: Sequence[str] = ()) -> Production:
         written = any(f"{key}.".startswith(f"{over}.") for over in overridden)
         return f"override:{key}" if written else f"{path}:config.{key}"
 
-    valid = _validate(trainer.Config, config, where, faults)
+    valid = validated(trainer.Config, config, where, faults)
     if faults or valid is None:
         raise BadInput(faults)
     return Production(path, file, trainer, valid, where)
 
 
-def _validate(model: type[M], tree: Mapping[str, Any], where: Where, faults: list[Fault]) -> M | None:
+def validated(model: type[M], tree: Mapping[str, Any], where: Where, faults: list[Fault]) -> M | None:
+    """The tree as `model`; None, and faults, where it is none."""
     try:
         return model.model_validate(tree)
     except ValidationError as error:
@@ -231,7 +242,7 @@ def _validate(model: type[M], tree: Mapping[str, Any], where: Where, faults: lis
         return None
 
 
-def _with_overrides(
+def with_overrides(
     config: Mapping[str, Any], overrides: Sequence[str], faults: list[Fault]
 ) -> tuple[dict[str, Any], set[str]]:
     """The config with the overrides set, and their keys."""

@@ -166,7 +166,7 @@ class _Run:
 
     def _description(self, plain: Mapping[str, Any]) -> RunDescription:
         journal, origin = self._journal, self._production.file.provenance
-        tags = {"file": str(self._production.path)}
+        tags = {"file": str(self._production.path), "trainer": self._production.file.trainer}
         if origin is not None:
             tags |= {f"provenance.{key}": str(value) for key, value in origin.model_dump(mode="json").items()}
         return RunDescription(

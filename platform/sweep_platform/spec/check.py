@@ -15,7 +15,7 @@ from sweep_platform.spec.expressions import Expression, ExpressionError
 from sweep_platform.spec.faults import Where, from_pydantic, show
 from sweep_platform.spec.model import Hardware, SweepSpec
 from sweep_platform.spec.paths import did_you_mean, flatten, leaves, refuse_value
-from sweep_platform.trainers import Trainer, load_trainer
+from sweep_platform.trainers import Trainer, held_out, load_trainer
 
 _OWN = ("model", "data")
 """Sections of the trainer's config that are keys of the spec; the others are under `config`."""
@@ -84,7 +84,21 @@ class TrainerChecks:
             for value in domain.samples():
                 if (need := refuse_value(info, value)) is not None:
                     place = self.where(f"{key}.{domain.kind}")
-                    faults.append(Fault(place, show(value), f"{need}, as {path} takes", "take it out, or change it"))
+                    faults.append(Fault(place, show(value), f"{need}, as {path} takes", "take it out of the search"))
+
+    def held_out(self, base: Mapping[str, Any] | None, domains: Mapping[str, Domain], faults: list[Fault]) -> None:
+        """What is kept for the final evaluation is no part of a search, which would choose by it."""
+        values = {} if base is None else flatten(base)
+        for path, kept in held_out(self.trainer).items():
+            domain = domains.get(path)
+            used = [] if domain is not None and domain.when is None else [(user_key(path), values.get(path))]
+            if domain is not None:
+                used += [(f"search.{path}.{domain.kind}", value) for value in domain.samples()]
+            for key, value in used:
+                if value in kept:
+                    need = "what the search may see: this is held out for the final evaluation"
+                    do = f"name another; platform train may set {path} to it"
+                    faults.append(Fault(self.where(key), show(value), need, do))
 
     def overridden(self, domains: Mapping[str, Domain], faults: list[Fault]) -> None:
         """A value given by hand for what every trial draws anew would be ignored without a word."""

@@ -202,7 +202,9 @@ def _hydra(path: Path, presets: Path, overrides: Overrides) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None)
         place = f"{where}:{key}" if key else where
-        fault = Fault(place, first_line(error), "a value that resolves", "correct it")
+        fault = Fault(
+            place, first_line(error), "a value that resolves", "write the value, or name a key of the spec in ${...}"
+        )
         raise BadInput([fault]) from error
     except MissingConfigException as error:
         need = "a spec of its folder, or a choice of a group: model, data, hardware"
@@ -212,7 +214,9 @@ def _hydra(path: Path, presets: Path, overrides: Overrides) -> dict[str, Any]:
         fault = Fault(f"{where}:defaults", "an entry that leads back to this file", "other files", "take it out")
         raise BadInput([fault]) from error
     except (HydraException, ValueError, OSError) as error:
-        raise BadInput([Fault(where, _hydra_message(error), "a spec that Hydra composes", "correct it")]) from error
+        raise BadInput(
+            [Fault(where, _hydra_message(error), "a spec that Hydra composes", "rewrite what it names")]
+        ) from error
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
 

@@ -63,15 +63,15 @@ def _fault(
             place,
             f"unknown key {word!r}",
             f"one of {known}",
-            did_you_mean(word, known, "remove it, or correct it"),
+            did_you_mean(word, known, "remove it, or write one of these"),
         )
     if kind == "missing":
         return Fault(place, "nothing", "a value", "add the key")
     got = show(detail["input"])
     if kind in {"value_error", "domain"}:
         need, _, do = detail["msg"].removeprefix("Value error, ").partition("; ")
-        return Fault(place, got, need.removeprefix("need "), do or "change it")
-    return Fault(place, got, _need(kind, detail), "change it")
+        return Fault(place, got, need.removeprefix("need "), do or "set it to such a value")
+    return Fault(place, got, _need(kind, detail), "set it to such a value")
 
 
 def _need(kind: str, detail: ErrorDetails) -> str:

@@ -42,6 +42,7 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), *, preflight: boo
         sections = set(checks.config.model_fields)
         resolved = checks.base_config(tree, faults)
         checks.search(domains, faults)
+        checks.held_out(resolved, domains, faults)
         checks.overridden(domains, faults)
         checks.conditions(domains, tree.get("constraints"), resolved, faults)
         if preflight and resolved is not None:

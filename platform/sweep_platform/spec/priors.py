@@ -64,7 +64,9 @@ def _entry(
     if isinstance(entry, Mapping):
         return f"inline-{index}", where, {str(key): value for key, value in entry.items()}
     if not isinstance(entry, str):
-        faults.append(Fault(where, show(entry), "a name or a mapping of paths to values", "change it"))
+        faults.append(
+            Fault(where, show(entry), "a name or a mapping of paths to values", "write it like {rollout.n: 8}")
+        )
         return f"inline-{index}", where, {}
     available = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")} | {BASE})
     for folder in folders:
@@ -94,7 +96,7 @@ def _split(
         if domain is None:
             ignored[path] = value
             if known and path not in known:
-                advice = did_you_mean(path, sorted(known), "remove it, or correct it")
+                advice = did_you_mean(path, sorted(known), "remove it, or name a field of the config")
                 faults.append(Fault(f"{place}:{path}", f"unknown path {path!r}", "a field of the config", advice))
         elif domain.contains(value):
             inside[path] = domain.canonical(value)

@@ -175,6 +175,7 @@ def _told(config: Config, state: State) -> Step:
     final = state.step == run.total_training_steps
     metrics: dict[str, Any] = {
         "val/accuracy": accuracy(config, state.step),
+        "val/sampling/n": 1.0,
         "threads/omp": float(os.environ.get("OMP_NUM_THREADS", "0")),
         "threads/config": float(run.num_threads or 0),
         "pid": float(os.getpid()),

@@ -1,0 +1,61 @@
+"""A supervised warm start of the model of a production file, or of overrides alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sweep_platform.errors import BadInput, Fault, PlatformError
+from sweep_platform.production.document import ProductionFile, checked, load_production, validated, with_overrides
+from sweep_platform.trainers import WarmstartResult, warmstart_trainer
+
+SECTION = "warmstart."
+"""Overrides that begin so are settings of the warm start, not of the run that it is for."""
+
+
+def run_warmstart(
+    file: Path | None,
+    overrides: Sequence[str],
+    *,
+    out: Path,
+    trainer: str = "dapo",
+    progress: Callable[[str, int, int], None] | None = None,
+) -> WarmstartResult:
+    """Teach a model the solutions of its training problems, and write it to a folder.
+
+    Args:
+        file: A production file; None starts from the trainer's defaults.
+        overrides: `dotted.key=value` settings for the config; with `warmstart.` before them, for the warm start.
+        out: The folder to write, whole or not at all.
+        trainer: Name of the trainer where there is no file.
+        progress: Told how far it is.
+
+    Raises:
+        BadInput: the file or a setting is wrong, or the trainer has no warm start.
+        PlatformError: the trainer failed.
+    """
+    own = [text for text in overrides if text.startswith(SECTION)]
+    others = [text for text in overrides if not text.startswith(SECTION)]
+    if file is not None:
+        production = load_production(file, others)
+    else:
+        production = checked(Path("defaults"), ProductionFile(trainer=trainer, config={}), others)
+    teacher = warmstart_trainer(production.trainer, production.file.trainer)
+    faults: list[Fault] = []
+    tree, _ = with_overrides({}, own, faults)
+    settings = validated(
+        teacher.WarmstartConfig, tree.get("warmstart", {}), lambda key: f"override:{SECTION}{key}", faults
+    )
+    found = teacher.preflight(production.config)
+    faults += [Fault(production.where(fault.key), fault.got, fault.need, fault.do) for fault in found]
+    if out.exists():
+        faults.append(Fault("--out", f"{out}, which exists", "a folder to write", "name another, or remove it"))
+    if faults:
+        raise BadInput(faults)
+    try:
+        teacher.prepare(production.config, progress)
+        return teacher.warmstart(production.config, settings, out, progress)
+    except Exception as error:
+        if told := getattr(error, "faults", None):
+            raise BadInput([Fault(fault.key, fault.got, fault.need, fault.do) for fault in told]) from error
+        raise PlatformError(" ".join(str(error).split()) or type(error).__name__) from error

@@ -1,0 +1,15 @@
+from sweep_platform import units
+
+SAMPLING = {"n": 4.0, "temperature": 1.0, "top_p": 0.7, "top_k": -1.0}
+
+
+def test_an_accuracy_stands_beside_how_it_was_sampled() -> None:
+    drawn = {
+        "val/sampling/n": 4.0,
+        "val/sampling/temperature": 1.0,
+        "val/sampling/top_p": 0.7,
+        "val/sampling/top_k": -1,
+    }
+    told = units.accuracy(0.5, 0.021) + units.sampling({"val/accuracy": 0.5, **drawn})
+    assert told == "0.500 ± 0.021 (n=4, temperature=1, top_p=0.7, top_k=-1)"
+    assert units.accuracy(0.5, None) + units.sampling({"val/accuracy": 0.5}) == "0.500"
