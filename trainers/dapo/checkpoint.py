@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from dapo.accounting import TokenAccount
-from dapo.batch import Cost, EvaluatedSample, Problem, Response, RolloutGroup, Score, StepMetrics
+from dapo.batch import Cost, EvaluatedSample, Problem, Response, RolloutGroup, Score, StepMetrics, Turns
 from dapo.config import Config
 from dapo.durable import flush, sha256_of
 from dapo.errors import CheckpointError
@@ -289,8 +289,8 @@ def _read(path: Path) -> Found:
 
 
 def _content_of(state: RunState) -> dict[str, Any]:
-    """The state as JSON has it. A carried group is scored: its problem's other columns have served their purpose."""
-    carried = [replace(group, problem=replace(group.problem, extra={})) for group in state.carried]
+    """The state as JSON has it. A carried group is scored: what its problem has beside texts has served its purpose."""
+    carried = [replace(group, problem=replace(group.problem, extra={}, messages=())) for group in state.carried]
     return asdict(replace(state, carried=carried))
 
 
@@ -298,11 +298,16 @@ def _group_from(content: Mapping[str, Any]) -> RolloutGroup:
     return RolloutGroup(
         **{
             **content,
-            "problem": Problem(**content["problem"]),
-            "responses": [Response(**response) for response in content["responses"]],
+            "problem": Problem(**{**content["problem"], "messages": ()}),
+            "responses": [_response_from(response) for response in content["responses"]],
             "scores": [Score(**score) for score in content["scores"]],
         }
     )
+
+
+def _response_from(content: Mapping[str, Any]) -> Response:
+    turns = content.get("turns")  # a checkpoint of an earlier version has none
+    return Response(**{**content, "turns": None if turns is None else Turns(**turns)})
 
 
 def _history_from(content: Mapping[str, Any]) -> History:

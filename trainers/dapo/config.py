@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from dapo.config_actor import ActorConfig
+from dapo.config_multi_turn import MultiTurnConfig
 from dapo.config_section import Fraction, KLEstimate, NonNegativeFloat, PositiveFloat, PositiveInt, Section
 from dapo.config_trainer import DEFAULT_UPDATES, TrainerConfig
 
@@ -220,6 +221,8 @@ class RolloutConfig(Section):
     """Devices that share one copy of the model in generation."""
     val_kwargs: SamplingConfig = SamplingConfig()
     """Sampling at evaluation."""
+    multi_turn: MultiTurnConfig = MultiTurnConfig()
+    """Turns and tools."""
 
 
 class OverlongBufferConfig(Section):

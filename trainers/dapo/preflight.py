@@ -11,16 +11,20 @@ from pathlib import Path
 from dapo.arithmetic import WORDS
 from dapo.batch import Fault
 from dapo.config import Config
+from dapo.config_multi_turn import MultiTurnConfig
 from dapo.config_section import Section
 from dapo.data import GENERATED, Dataset, load_dataset
-from dapo.errors import DapoError, DataError
+from dapo.errors import DapoError, DataError, ModelError
 from dapo.filter_rule import KNOWN_METRICS, filter_rule
+from dapo.framing import Framing
 from dapo.model_config import DecoderConfig
 from dapo.model_folder import KINDS, NAMED_HEADS, find_model, is_hub_id, lacking
 from dapo.overlap import overlap_fault
 from dapo.preflight_losses import loss_faults
+from dapo.preflight_multi_turn import framing_faults, multi_turn_faults
 from dapo.reward import import_reward_function
 from dapo.tokenizer import Tokenizer, byte_tokenizer
+from dapo.tool_calls import signatures_of
 
 Stamp = tuple[int, int] | None
 """Of a file: when it changed, and its size; None where there is none."""
@@ -49,6 +53,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_unread(config),
         *_reward(config),
         *loss_faults(config, _planned_updates(config)),
+        *multi_turn_faults(config),
         *_parallel(config, devices, heads),
         *_run(config),
     ]
@@ -91,9 +96,12 @@ def _sets(config: Config) -> Iterator[Fault]:
 
 def _data(config: Config) -> Iterator[Fault]:
     """Read both data sets, hold them against each other, and measure their prompts with the model's tokenizer."""
+    yield from framing_faults(config, _tokenizer(*_model_stamp(config)))
     found: dict[str, Dataset] = {}
     for key, source in (("data.train", config.data.train), ("data.val", config.data.val)):
-        if source in GENERATED or _is_large(source):
+        # Prompts of the generated sets are short, but for an offer of tools.
+        short = source in GENERATED and not config.rollout.multi_turn.enable
+        if short or _is_large(source):
             continue
         try:
             found[key] = _dataset(source, _stamp(source), config.reward.grader)
@@ -102,8 +110,7 @@ def _data(config: Config) -> Iterator[Fault]:
                 got = f"{source!r}, {fault.got}" if fault.key == source else f"{fault.key}: {fault.got}"
                 yield Fault(key, got, fault.need, fault.do)
         else:
-            if not config.data.filter_overlong_prompts:
-                yield from _prompt_lengths(config, found[key], source, key)
+            yield from _prompt_faults(config, found[key], source, key)
     if len(found) == 2 and config.data.train != config.data.val:
         shared = overlap_fault(found["data.train"], found["data.val"], config)
         yield from () if shared is None else (shared,)
@@ -154,23 +161,44 @@ def _tokenizer(path: str, stamp: Stamp) -> Tokenizer | None:
 
 
 @lru_cache(maxsize=8)
-def _prompt_tokens(data: Stamped, grader: str, model: Stamped, template: str | None) -> list[int]:
-    """Tokens of each prompt of a data set; empty where the model has no tokenizer."""
+def _prompt_lengths(
+    data: Stamped, grader: str, model: Stamped, template: str | None, multi_turn: MultiTurnConfig
+) -> list[int]:
+    """Tokens of each prompt of a data set, at its longest; empty where the model has no tokenizer.
+
+    Raises:
+        DataError: a prompt can't be rendered.
+    """
     tokenizer = _tokenizer(*model)
     if tokenizer is None:
         return []
-    prompts = [tokenizer.prompt(problem.problem, template) for problem in _dataset(*data, grader).problems]
+    framing = Framing(tokenizer, template, signatures_of(multi_turn))
+    problems = _dataset(*data, grader).problems
+    prompts = [framing.prompt(problem, tools=multi_turn.enable) for problem in problems]
     return [len(ids) for ids in tokenizer.encode_batch(prompts)]
 
 
-def _prompt_lengths(config: Config, dataset: Dataset, source: str, key: str) -> Iterator[Fault]:
-    limit = config.data.max_prompt_length
+def _model_stamp(config: Config) -> Stamped:
     folder = find_model(config.model.path, config.model.revision)
     path = config.model.path if folder is None else str(folder)
-    model = (path, _stamp(str(Path(path) / "tokenizer.json")))
-    lengths = _prompt_tokens((source, _stamp(source)), config.reward.grader, model, config.data.prompt_template)
+    return path, _stamp(str(Path(path) / "tokenizer.json"))
+
+
+def _prompt_faults(config: Config, dataset: Dataset, source: str, key: str) -> Iterator[Fault]:
+    """Prompts that can't be rendered, or are too long."""
+    limit, data = config.data.max_prompt_length, (source, _stamp(source))
+    try:
+        lengths = _prompt_lengths(
+            data, config.reward.grader, _model_stamp(config), config.data.prompt_template, config.rollout.multi_turn
+        )
+    except DataError as error:
+        yield from error.faults
+        return
+    except ModelError as error:
+        yield Fault("model.path", f"{config.model.path!r} ({error})", f"a chat template for {key}", "choose another")
+        return
     longer = sum(length > limit for length in lengths)
-    if longer:
+    if longer and not config.data.filter_overlong_prompts:
         identity = dataset.problems[lengths.index(max(lengths))].problem_id
         yield Fault(
             "data.max_prompt_length",

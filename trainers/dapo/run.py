@@ -18,11 +18,13 @@ from dapo.errors import CheckpointError, DapoError
 from dapo.evaluate import describe, evaluate, evaluation_metrics
 from dapo.model import Policy, flops_per_token, load_policy
 from dapo.model_folder import resolve_model
+from dapo.multi_turn import converse
 from dapo.overlap import held_apart
 from dapo.reward import Scorer
-from dapo.rollout import generate
+from dapo.rollout import Sampling
 from dapo.sampling import tokens_of
-from dapo.seeding import generator_for
+from dapo.seeding import generator_for, seed_for
+from dapo.tools import Toolbox
 from dapo.update import make_optimizer
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ class Run:
     state: RunState
     reference: Policy | None = None
     """The policy that the run started from, frozen; None where nothing is measured from it."""
+    toolbox: Toolbox | None = None
+    """The tools that are offered; None: every response has one turn."""
     meter: Meter = field(default_factory=Meter)
     saved_step: int = -1
     """Step of the last checkpoint that this process wrote or read."""
@@ -88,6 +92,7 @@ class Run:
             val_repeats=val_set.repeats,
             checkpoints=checkpoints,
             reference=load_reference(config, device),
+            toolbox=Toolbox(config.rollout.multi_turn) if config.rollout.multi_turn.enable else None,
             state=found.state if found is not None else RunState(prompts_digest=train_prompts.digest),
         )
         if found is not None:
@@ -104,25 +109,37 @@ class Run:
         The random numbers depend on the seed and `purpose` only.
         """
         rollout, prompts = self.config.rollout, self.train_prompts
+        offered = [self._offers_tools(index) for index in indices]
+        asked = [prompts.prompt(index, tools=tools) for index, tools in zip(indices, offered, strict=True)]
         with self.meter.time("gen"):
-            responses = generate(
+            responses = converse(
                 self.policy,
-                [prompts.tokens[index] for index in indices],
+                asked,
+                offered,
                 n,
-                temperature=rollout.temperature,
-                top_p=rollout.top_p,
-                top_k=rollout.top_k,
-                max_response_length=self.config.data.max_response_length,
-                max_num_seqs=rollout.max_num_seqs,
+                sampling=Sampling(rollout.temperature, rollout.top_p, rollout.top_k),
+                config=self.config,
+                toolbox=self.toolbox,
                 generator=generator_for(self.config.trainer.seed, *purpose),
             )
+        self._note_tools()
         groups = []
-        for index, answers in zip(indices, responses, strict=True):
-            tokens = prompts.tokens[index]
+        for index, tokens, answers in zip(indices, asked, responses, strict=True):
             groups.append(RolloutGroup(prompts.problems[index], tokens, answers))
             flops = generation_flops(len(tokens), answers, partial(flops_per_token, self.policy.config))
             self.meter.spend(flops, tokens_of(groups[-1]))
         return groups
+
+    def _offers_tools(self, index: int) -> bool:
+        """Whether this round offers tools with a prompt: the same for its pilot and the rest, and after a resume."""
+        if self.toolbox is None:
+            return False
+        number = seed_for(self.config.trainer.seed, "tools", self.state.rounds, index)
+        return number < self.config.rollout.multi_turn.tool_usage_prob * 2**63
+
+    def _note_tools(self) -> None:
+        if self.toolbox is not None:
+            self.meter.note_part("tools", self.toolbox.take_seconds())
 
     def record(self, metrics: dict[str, float]) -> StepMetrics:
         """Close a step: evaluate if it is due, note the result, and save if that is due.
@@ -143,7 +160,9 @@ class Run:
                     self.config,
                     self.meter,
                     repeats=self.val_repeats,
+                    toolbox=self.toolbox,
                 )
+            self._note_tools()
             failures = self.scorer.failures - failures
             metrics = metrics | evaluation_metrics(samples, self.config.rollout.val_kwargs)
             metrics |= {"val/grader_failures": float(failures)}
