@@ -33,6 +33,9 @@ class Observer(Protocol):
     def trial_reported(self, trial: TrialRecord, step_metrics: StepMetrics) -> None:
         """The trial's step is in the ledger."""
 
+    def trial_paused(self, trial: TrialRecord) -> None:
+        """The trial stopped at a rung; it may go on later."""
+
     def trial_finished(self, trial: TrialRecord) -> None:
         """The trial reached a final state; a refused one without ever starting."""
 
@@ -62,6 +65,10 @@ class Announcer:
     def trial_reported(self, trial: TrialRecord, step_metrics: StepMetrics) -> None:
         """Pass on."""
         self._tell("trial_reported", trial, step_metrics)
+
+    def trial_paused(self, trial: TrialRecord) -> None:
+        """Pass on."""
+        self._tell("trial_paused", trial)
 
     def trial_finished(self, trial: TrialRecord) -> None:
         """Pass on."""

@@ -7,9 +7,10 @@ length are candidates, so a trial that was stopped early can never look cheap.
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +35,16 @@ class Goal:
         """Whether more is better."""
         return self.direction == "maximize"
 
+    @property
+    def is_cost(self) -> bool:
+        """Whether it is a cost of training."""
+        return self.metric.startswith("cost/")
+
+    def loss(self, value: float) -> float:
+        """A value turned so that less is better; costs as logarithms, since they span orders of magnitude."""
+        turned = math.log(max(value, sys.float_info.min)) if self.is_cost else value
+        return -turned if self.maximize else turned
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -53,6 +64,12 @@ class Point:
     """`prior:<name>` or the sampler's name."""
     cost: Mapping[str, float] = field(default_factory=dict)
     """What training it cost, in every currency: flops, tokens, device_seconds."""
+    runs: int = 0
+    """Confirming runs that the values are means over; 0: the values are those of the search's own run."""
+    probability: float | None = None
+    """That nothing else dominates it, by the bootstrap; None where nobody asked."""
+    covariance: tuple[tuple[float, ...], ...] = ()
+    """Of the values, where there are confirming runs."""
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -63,6 +80,22 @@ class Point:
         """Whether this point is at least as good everywhere and better somewhere."""
         mine, theirs = self.losses, other.losses
         return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is known of one candidate from all of its runs."""
+
+    number: int
+    runs: int
+    values: tuple[float, ...]
+    """Means over the runs."""
+    errors: tuple[float | None, ...]
+    """Standard error of each mean, for the run and the choice of problems; None where a single run has none."""
+    probability: float
+    """That none of the others dominates it."""
+    covariance: tuple[tuple[float, ...], ...]
+    """Of the means, by the bootstrap: [objectives][objectives]."""
 
 
 def goals(sweep: SweepRecord) -> tuple[Goal, ...]:
@@ -76,7 +109,7 @@ def goal_index(goals: Sequence[Goal], direction: str) -> int | None:
 
 
 def points(sweep: SweepRecord, trials: Iterable[TrialRecord]) -> list[Point]:
-    """The trials that can be compared: complete, at full length, with finite values. By number."""
+    """The candidates that can be compared: complete, at full length, with finite values. By number."""
     wanted = goals(sweep)
     return [
         Point(
@@ -90,6 +123,7 @@ def points(sweep: SweepRecord, trials: Iterable[TrialRecord]) -> list[Point]:
         )
         for trial in sorted(trials, key=lambda trial: trial.number)
         if trial.state == COMPLETE
+        and trial.replicate == 0
         and trial.step >= trial.total_steps
         and trial.values is not None
         and all(math.isfinite(value) for value in trial.values)
@@ -124,16 +158,16 @@ def indistinguishable(point: Point, others: Iterable[Point], z: float = 1.0) -> 
     """Numbers of the other points that the measurement can't tell from this one.
 
     Two points can't be told apart if in every objective that carries a standard error they differ by less
-    than z times the combined error sqrt(se_a^2 + se_b^2). Exact objectives (cost in FLOPs) don't count:
-    two trials of equal accuracy differ in cost, and this is about whether more was bought for it.
+    than z times the combined error sqrt(se_a^2 + se_b^2). Costs don't count: two trials of equal accuracy
+    differ in cost, and this is about whether more was bought for it.
     """
     return sorted(o.number for o in others if o.number != point.number and _within(point, o, z))
 
 
 def _within(a: Point, b: Point, z: float) -> bool:
     compared = False
-    for value_a, error_a, value_b, error_b in zip(a.values, a.errors, b.values, b.errors, strict=True):
-        if error_a is None and error_b is None:
+    for goal, value_a, error_a, value_b, error_b in zip(a.goals, a.values, a.errors, b.values, b.errors, strict=True):
+        if goal.is_cost or (error_a is None and error_b is None):
             continue
         compared = True
         if not abs(value_a - value_b) < z * math.hypot(error_a or 0.0, error_b or 0.0):
@@ -172,6 +206,23 @@ def _scale(values: list[float], goal: Goal) -> list[float]:
     return risen if goal.maximize else [1.0 - r for r in risen]
 
 
+def with_judgement(point: Point, judged: Sequence[Judged], confirmed: bool) -> Point:
+    """The point with what the bootstrap says of it."""
+    found = next((item for item in judged if item.number == point.number), None)
+    if found is None:
+        return point
+    if not confirmed:
+        return replace(point, probability=found.probability)
+    return replace(
+        point,
+        values=found.values,
+        errors=found.errors,
+        runs=found.runs,
+        probability=found.probability,
+        covariance=found.covariance,
+    )
+
+
 @dataclass(frozen=True)
 class Frontier:
     """A sweep's comparable trials, its front (cheapest first) and the knee."""
@@ -182,17 +233,31 @@ class Frontier:
     points: tuple[Point, ...]
     """All complete trials, by number."""
     states: Mapping[str, int]
-    """How many trials are in each state, complete ones included."""
+    """How many candidates are in each state, complete ones included."""
 
     @classmethod
-    def of(cls, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> Frontier:
-        """Compare a sweep's trials.
+    def of(
+        cls,
+        sweep: SweepRecord,
+        trials: Sequence[TrialRecord],
+        judged: Sequence[Judged] = (),
+        *,
+        confirmed: bool = False,
+    ) -> Frontier:
+        """Compare a sweep's candidates.
+
+        Args:
+            sweep: the sweep.
+            trials: all of its trials.
+            judged: what the bootstrap says of the candidates; `evidence.judge_trials`.
+            confirmed: whether confirming runs say it: their means are then the values, and the front is made of the
+                candidates that have such runs.
 
         Raises:
             NoFeasibleTrial: none is complete.
         """
-        found = points(sweep, trials)
-        states = Counter(str(trial.state) for trial in trials)
+        found = [with_judgement(point, judged, confirmed) for point in points(sweep, trials)]
+        states = Counter(str(trial.state) for trial in trials if trial.replicate == 0)
         if not found:
             told = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none yet"
             raise NoFeasibleTrial(
@@ -203,8 +268,13 @@ class Frontier:
 
     @cached_property
     def front(self) -> tuple[Point, ...]:
-        """The points that nothing dominates, cheapest first."""
-        return tuple(pareto_front(self.points))
+        """The points that nothing dominates, cheapest first; of the confirmed ones, if there are any."""
+        return tuple(pareto_front([point for point in self.points if point.runs] or self.points))
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the front's values are those of confirming runs."""
+        return any(point.runs for point in self.points)
 
     @cached_property
     def knee(self) -> Point:
@@ -218,6 +288,7 @@ class Frontier:
             "sweep": self.address,
             "objectives": [{"metric": goal.metric, "direction": goal.direction} for goal in self.goals],
             "knee": self.knee.number,
+            "confirmed": self.confirmed,
             "points": [self.point_json(point) for point in self.front],
             "dominated": [self.point_json(point) for point in self.points if point.number not in front],
             "states": dict(self.states),
@@ -235,6 +306,8 @@ class Frontier:
             "params": dict(point.params),
             "origin": point.origin,
             "knee": point.number == self.knee.number,
+            "confirming_runs": point.runs,
+            "probability": point.probability,
             "indistinguishable_from": indistinguishable(point, self.front),
             "indistinguishable_from_2se": indistinguishable(point, self.front, 2.0),
         }

@@ -38,6 +38,27 @@ def refuse_duplicate(session: Session, sweep_id: int, number: int, params_hash: 
         raise LedgerError(got, "a new number, and new params or a new replicate", "add it as such")
 
 
+_CHANGES = {
+    (TrialState.PAUSED, TrialState.PRUNED),
+    (TrialState.PRUNED, TrialState.PAUSED),
+    (TrialState.LOST, TrialState.WAITING),
+    (TrialState.FAILED, TrialState.WAITING),
+}
+"""Changes of state without an attempt."""
+
+
+def check_change(sweep_id: int, trial: Trial, state: TrialState) -> None:
+    """See that a trial of the sweep can change its state so, without an attempt.
+
+    Raises:
+        LedgerError: it is of another sweep, or can't.
+    """
+    if trial.sweep_id != sweep_id or (TrialState(trial.state), state) not in _CHANGES:
+        got = f"trial id {trial.id} ({trial.state}, of sweep id {trial.sweep_id}) to become {state}"
+        allowed = ", ".join(sorted(f"{before} to {after}" for before, after in _CHANGES))
+        raise LedgerError(got, f"a change of a trial of sweep id {sweep_id} from {allowed}", "leave it as it is")
+
+
 def check_ending(state: TrialState, values: Sequence[float] | None) -> None:
     """See that a trial can end so.
 

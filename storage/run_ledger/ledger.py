@@ -8,17 +8,16 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from run_ledger import checks, leases, rows, steps
+from run_ledger import checks, copying, leases, rows, steps
 from run_ledger.database import BUSY_S, Database
 from run_ledger.errors import LedgerError
 from run_ledger.leases import after, now
-from run_ledger.models import Attempt, Cost, Evaluation, Observation, Promotion, Sweep, Trial
+from run_ledger.models import Attempt, Cost, Promotion, Sweep, Trial
+from run_ledger.reads import LedgerReads
 from run_ledger.records import (
     AttemptRecord,
     CostLike,
     DriverLease,
-    EvaluationRecord,
-    ObservationRecord,
     PromotionRecord,
     SampleLike,
     SweepRecord,
@@ -27,11 +26,8 @@ from run_ledger.records import (
 )
 
 
-class Ledger:
+class Ledger(LedgerReads):
     """One open ledger; `open` makes it. Threads may share it."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     @classmethod
     def open(cls, url: str, *, busy_s: float = BUSY_S) -> Ledger:
@@ -101,20 +97,18 @@ class Ledger:
             session.refresh(row)
             return rows.sweep(row)
 
-    def find_sweep(self, address: str) -> SweepRecord | None:
-        """Return the sweep that `name` (its latest version) or `name@version` names."""
-        name, at, version = address.partition("@")
-        query = select(Sweep).where(Sweep.name == name).order_by(Sweep.version.desc()).limit(1)
-        if at:
-            query = query.where(Sweep.version == (int(version) if version.isdecimal() else None))
-        with self._database.reading() as session:
-            row = session.scalar(query)
-            return None if row is None else rows.sweep(row)
+    def update_spec(self, lease: DriverLease, spec: Mapping[str, Any]) -> SweepRecord:
+        """Store a sweep's spec anew, which differs from the stored one in nothing that makes its identity.
 
-    def sweeps(self) -> list[SweepRecord]:
-        """All sweeps, oldest first."""
-        with self._database.reading() as session:
-            return [rows.sweep(row) for row in session.scalars(select(Sweep).order_by(Sweep.id))]
+        Raises:
+            StaleToken: another driver has taken over.
+        """
+        with self._database.writing() as session:
+            leases.check(session, lease)
+            row = session.get_one(Sweep, lease.sweep_id)
+            row.spec = dict(spec)
+            session.flush()
+            return rows.sweep(row)
 
     def acquire_sweep(self, sweep_id: int, holder: str, ttl_s: float = 60.0) -> DriverLease:
         """Take the right to write a sweep, for as long as it is renewed within `ttl_s` seconds; each write renews it.
@@ -195,20 +189,40 @@ class Ledger:
             session.add(Cost(trial_id=row.id))
             return _trial(session, row.id)
 
-    def trial(self, trial_id: int) -> TrialRecord:
-        """Return one trial.
+    def copy_trial(
+        self,
+        lease: DriverLease,
+        source_id: int,
+        *,
+        number: int,
+        params: Mapping[str, Any],
+        params_hash: str,
+        config: Mapping[str, Any],
+        values: Sequence[float],
+        origin: str,
+    ) -> TrialRecord:
+        """Add a complete trial of another sweep with its costs, steps and samples; it has no attempts of its own.
 
         Raises:
-            LedgerError: there is none of that id.
+            StaleToken: another driver has taken over.
+            LedgerError: the source isn't complete, or the number or params are there already.
         """
-        with self._database.reading() as session:
-            checks.existing_trial(session, trial_id)
-            return _trial(session, trial_id)
-
-    def trials(self, sweep_id: int) -> list[TrialRecord]:
-        """All trials of a sweep, by number."""
-        with self._database.reading() as session:
-            return rows.trials(session, Trial.sweep_id == sweep_id)
+        with self._database.writing() as session:
+            leases.check(session, lease)
+            checks.refuse_duplicate(session, lease.sweep_id, number, params_hash, 0)
+            source = checks.existing_trial(session, source_id)
+            if source.state != TrialState.COMPLETE.value:
+                raise LedgerError(f"trial id {source_id}, which is {source.state}", "a complete one", "leave it")
+            changes = {
+                "sweep_id": lease.sweep_id,
+                "number": number,
+                "params": dict(params),
+                "params_hash": params_hash,
+                "config": dict(config),
+                "objective_values": list(values),
+                "origin": origin,
+            }
+            return _trial(session, copying.copy_trial(session, source, changes))
 
     def start_attempt(
         self, lease: DriverLease, trial_id: int, *, host: str, pid: int, ttl_s: float = 60.0
@@ -290,7 +304,7 @@ class Ledger:
 
         Args:
             attempt: What ran it.
-            state: A final state; or WAITING, for an attempt that was interrupted and hands its trial back.
+            state: A final state; WAITING, for an attempt that was interrupted and hands its trial back; or PAUSED.
             values: One finite value an objective; COMPLETE needs them.
             reason: Why it didn't complete.
 
@@ -309,6 +323,23 @@ class Ledger:
             trial.ended_at = now() if state.final else None
             trial.objective_values = None if values is None else [float(value) for value in values]
             return _trial(session, trial.id)
+
+    def change_state(
+        self, lease: DriverLease, trial_id: int, state: TrialState, reason: str | None = None
+    ) -> TrialRecord:
+        """Decide about a trial without an attempt: prune a paused one, or reopen one that ended without a result.
+
+        Raises:
+            StaleToken: another driver has taken over.
+            LedgerError: another change than PAUSED to PRUNED, PRUNED to PAUSED, or LOST or FAILED to WAITING.
+        """
+        with self._database.writing() as session:
+            leases.check(session, lease)
+            trial = checks.existing_trial(session, trial_id)
+            checks.check_change(lease.sweep_id, trial, state)
+            trial.state, trial.reason = state.value, reason
+            trial.ended_at = now() if state.final else None
+            return _trial(session, trial_id)
 
     def reconcile(self, lease: DriverLease) -> list[TrialRecord]:
         """End as `lost` what earlier drivers left open; its trials wait again. Returns these.
@@ -329,34 +360,6 @@ class Ledger:
                 trial.state = TrialState.WAITING.value
             session.flush()
             return rows.trials(session, Trial.id.in_([trial.id for trial in trials]))
-
-    def attempts(self, trial_id: int) -> list[AttemptRecord]:
-        """A trial's attempts, oldest first."""
-        query = select(Attempt).where(Attempt.trial_id == trial_id).order_by(Attempt.id)
-        with self._database.reading() as session:
-            return [rows.attempt(row) for row in session.scalars(query)]
-
-    def observations(self, trial_id: int) -> list[ObservationRecord]:
-        """A trial's reports, by step."""
-        query = select(Observation).where(Observation.trial_id == trial_id).order_by(Observation.step)
-        with self._database.reading() as session:
-            return [rows.observation(row) for row in session.scalars(query)]
-
-    def evaluations(self, trial_id: int, step: int | None = None) -> list[EvaluationRecord]:
-        """The samples of one step's evaluation; of the last step that evaluated, without one."""
-        columns = [getattr(Evaluation, name) for name in steps.SAMPLE_FIELDS]
-        at = Observation.step
-        with self._database.reading() as session:
-            if step is None:
-                join = select(func.max(at)).join(Evaluation, Evaluation.observation_id == Observation.id)
-                step = session.scalar(join.where(Observation.trial_id == trial_id))
-            query = (
-                select(at, *columns)
-                .join(Evaluation, Evaluation.observation_id == Observation.id)
-                .where(Observation.trial_id == trial_id, at == step)
-                .order_by(Evaluation.position)
-            )
-            return [EvaluationRecord(*row) for row in session.execute(query)]
 
     # Views and choices
 
@@ -385,12 +388,6 @@ class Ledger:
             session.add(row)
             session.flush()
             return rows.promotion(row)
-
-    def promotions(self, sweep_id: int) -> list[PromotionRecord]:
-        """A sweep's choices, oldest first."""
-        query = select(Promotion).where(Promotion.sweep_id == sweep_id).order_by(Promotion.id)
-        with self._database.reading() as session:
-            return [rows.promotion(row) for row in session.scalars(query)]
 
 
 def _trial(session: Session, trial_id: int) -> TrialRecord:

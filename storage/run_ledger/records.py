@@ -10,16 +10,20 @@ from typing import Any, Protocol
 
 
 class TrialState(StrEnum):
-    """Where a trial stands. WAITING and RUNNING are open; the others are final."""
+    """Where a trial stands. WAITING, RUNNING and PAUSED are open; the others are final."""
 
     WAITING = "waiting"
     """Asked for, not started."""
     RUNNING = "running"
     """An attempt holds it."""
+    PAUSED = "paused"
+    """Stopped at a rung with a checkpoint: it goes on from there if it is among the best after all."""
     COMPLETE = "complete"
     """Evaluated at its full length; the only state that can reach the frontier."""
     PRUNED = "pruned"
     """Stopped early on purpose; keeps its observations."""
+    LOST = "lost"
+    """What ran it failed again and again (a node, memory, a kill), which says nothing of its config."""
     FAILED = "failed"
     """Ended by an error or a number that is not finite; `reason` says which."""
     INFEASIBLE = "infeasible"
@@ -28,7 +32,7 @@ class TrialState(StrEnum):
     @property
     def final(self) -> bool:
         """Whether nothing more will happen to the trial."""
-        return self not in (TrialState.WAITING, TrialState.RUNNING)
+        return self not in (TrialState.WAITING, TrialState.RUNNING, TrialState.PAUSED)
 
 
 class CostLike(Protocol):

@@ -1,6 +1,7 @@
 """What every executor must do, run on each: the same ledger for the same seed, and no fault ends a sweep."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ FAULTS = {
     "silent": (TrialState.FAILED, "the trainer returned without a report"),
     "short": (TrialState.FAILED, "the trainer returned at step 3 of 4, without a final report"),
     "garbage": (TrialState.FAILED, "AttributeError: 'int' object has no attribute 'step'"),
-    "memory": (TrialState.FAILED, "MemoryError"),
+    "memory": (TrialState.LOST, "lost 3 times; the last time, MemoryError"),
     "missing": (TrialState.FAILED, "the final report lacks val/accuracy; it has cost/device_seconds"),
 }
 OWN = ("pid", "threads/", "cost/device_seconds", "perf/", "timing_s/")
@@ -99,7 +100,10 @@ def test_both_leave_the_same_ledger(ledger: Ledger, home: Home, cluster: None) -
     assert len(ledgers[0][-1]["evaluations"]) in (0, 4)
 
 
-def test_no_fault_of_a_trainer_ends_the_sweep(ledger: Ledger, home: Home, executor: Executor) -> None:
+def test_no_fault_of_a_trainer_ends_the_sweep(
+    ledger: Ledger, home: Home, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweep_platform.driver.driver.BACKOFF_S", (0.0, 0.0))
     spec = toy_spec(search={"trainer.fault": {"choice": list(FAULTS)}}, budget={"trials": 99})
     trials = run_sweep(ledger, home, spec, executor)
     assert len(trials) == len(FAULTS)
@@ -117,6 +121,27 @@ def test_a_trial_that_is_stopped_leaves_a_checkpoint(ledger: Ledger, home: Home,
     run_sweep(ledger, home, toy_spec(run={"fault": "nan", "save_freq": 99}, budget={"trials": 1}), executor)
     state = json.loads((home.root / "trials" / "toy@1" / "0" / "state.json").read_text())
     assert state["step"] == 2
+
+
+def test_a_paused_trial_goes_on_from_its_checkpoint_and_never_restarts(
+    ledger: Ledger, home: Home, executor: Executor
+) -> None:
+    spec = toy_spec(
+        run={"save_freq": 99, "total_training_steps": 8},
+        pruning={"rungs": [0.25, 0.5]},
+        budget={"trials": 8, "concurrency": 2},
+        hardware={"cores": 2},
+    )
+    trials = run_sweep(ledger, home, spec, executor)
+    states = Counter(trial.state for trial in trials)
+    assert states[TrialState.COMPLETE] >= 2 and states[TrialState.PRUNED] >= 2
+    assert states.total() == states[TrialState.COMPLETE] + states[TrialState.PRUNED] == 8
+    assert any(trial.attempts > 1 for trial in trials), "one was paused and promoted"
+    for trial in trials:
+        log = home.root / "trials" / "toy@1" / str(trial.number) / "trained.log"
+        assert log.read_text().split() == [str(step + 1) for step in range(trial.step)], "no step was trained twice"
+        assert trial.step == (8 if trial.state is TrialState.COMPLETE else trial.step)
+        assert trial.state is TrialState.COMPLETE or trial.step in (2, 4)
 
 
 def test_trials_share_the_cores(ledger: Ledger, home: Home, executor: Executor) -> None:
@@ -208,8 +233,8 @@ def test_a_dead_worker_is_no_verdict_on_its_trial(ledger: Ledger, home: Home, cl
     folder = home.root / "trials" / "toy@1" / str(by_fault["die_once"].number)
     assert (folder / "trained.log").read_text().split() == ["1", "2", "3", "4"]
     lost = by_fault["die"]
-    assert (lost.state, lost.attempts) == (TrialState.FAILED, 3)
-    assert lost.reason is not None and lost.reason.startswith("worker lost 3 times; the last time, its process was")
+    assert (lost.state, lost.attempts) == (TrialState.LOST, 3)
+    assert lost.reason is not None and lost.reason.startswith("lost 3 times; the last time, its process was")
 
 
 @pytest.fixture

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from dapo.accounting import Meter
 from dapo.batch import StepMetrics
 from dapo.config import Config
+from dapo.evaluate import evaluate
 from dapo.model import save_policy
 from dapo.run import Run
 from dapo.tool_calls import short_instructions, signatures_of
@@ -147,6 +149,13 @@ def test_tools_are_offered_to_a_share_of_the_groups_and_at_every_evaluation(make
     told = run(make_tool_config(rollout__multi_turn=settings, algorithm__filter_groups={"enable": False}))
     assert 0.0 < told[1].metrics["multi_turn/offered"] < 1.0
     assert sum("<tool_call>" in sample.response for sample in told[0].evaluation) > len(told[0].evaluation) / 2
+
+
+def test_any_evaluation_of_the_config_offers_tools(make_tool_config) -> None:
+    """Also the one before a supervised warm start, which has no run."""
+    fresh = Run.start(make_tool_config())
+    samples = evaluate(fresh.policy, fresh.val_prompts, fresh.scorer, fresh.config, Meter())
+    assert sum("<tool_response>" in sample.response for sample in samples) > len(samples) / 2
 
 
 def test_the_committed_part_of_a_group_has_the_pilots_prompt(make_tool_config) -> None:

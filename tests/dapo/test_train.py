@@ -71,7 +71,11 @@ def test_every_step_is_reported_and_the_last_is_evaluated(make_config) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "evaluated"),
-    [({"test_freq": 2}, [0, 2, 3]), ({"val_before_train": False, "test_freq": 1}, [1, 2, 3])],
+    [
+        ({"test_freq": 2}, [0, 2, 3]),
+        ({"val_before_train": False, "test_freq": 1}, [1, 2, 3]),
+        ({"test_at": [0.3, 1 / 3]}, [0, 1, 3]),
+    ],
 )
 def test_evaluation_comes_when_it_is_due(make_config, changes: dict[str, object], evaluated: list[int]) -> None:
     told = run(make_config(**{f"trainer__{key}": value for key, value in changes.items()}))

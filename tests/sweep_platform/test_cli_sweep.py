@@ -21,7 +21,10 @@ def test_plain_lines_where_there_is_no_terminal(platform: Shell) -> None:
     assert lines[0] == "[0s] sweep toy@1: 6 trials, 1 at once"
     assert any("trial 3 step 4/4: accuracy 0.497, cost 4 GFLOPs" in line for line in lines)
     assert "\x1b" not in reply.out
-    assert lines[-1] == "next: platform export toy --knee --out production/toy.yaml, or platform ui"
+    assert (
+        lines[-1]
+        == "next: platform confirm toy, or platform export toy --knee --out production/toy.yaml, or platform ui"
+    )
 
 
 def test_the_same_command_goes_on_and_a_changed_spec_is_refused(platform: Shell) -> None:

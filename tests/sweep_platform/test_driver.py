@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from played import assigned, run, told
 from run_ledger import Ledger, StaleToken, SweepBusy, TrialState
-from sweep_platform.driver import WAIT, Assignment, Crashed, Driver, Ended, Lost, Outcome, open_sweep
+from sweep_platform.driver import WAIT, Assignment, Crashed, Ended, open_sweep
 from sweep_platform.errors import SweepChanged
 from sweep_platform.home import Home
 from toybox.sweeps import Notes, toy_spec
-from toybox.trainer import Config, Cost, Step, accuracy
 
 
 @pytest.fixture
@@ -25,27 +25,6 @@ def home(tmp_path: Path) -> Home:
 def ledger(home: Home) -> Iterator[Ledger]:
     with Ledger.open(home.ledger_url) as ledger:
         yield ledger
-
-
-def assigned(driver: Driver) -> Assignment:
-    assignment = driver.next_trial()
-    assert isinstance(assignment, Assignment), assignment
-    return assignment
-
-
-def told(assignment: Assignment, step: int, **changes: Any) -> Step:
-    """What the toy trainer would report after a step."""
-    config = Config.model_validate(assignment.config)
-    total = config.trainer.total_training_steps
-    metrics = {"val/accuracy": accuracy(config, step)} | changes.pop("metrics", {})
-    flops = 1e9 * config.actor.batch * step
-    return Step(step, total, metrics, Cost(flops=flops, tokens=step), final=step == total, **changes)
-
-
-def run(driver: Driver, assignment: Assignment, outcome: Outcome | None = None, until: int = 4) -> None:
-    for step in range(1, until + 1):
-        assert driver.report(assignment, told(assignment, step))
-    driver.finish(assignment, outcome or Ended())
 
 
 def test_a_sweep_from_its_first_trial_to_its_last(ledger: Ledger, home: Home) -> None:
@@ -195,14 +174,17 @@ def test_a_space_without_a_feasible_point_ends_once(ledger: Ledger, home: Home) 
     assert counts == [64, 64]
 
 
-def test_the_cost_budget_is_in_the_objectives_currency(
-    ledger: Ledger, home: Home, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("currency", "limit", "spent"), [("flops", 40e9, "4.8e+10 of 4e+10"), ("tokens", 9, "12 of 9")]
+)
+def test_a_budget_in_any_currency_ends_the_sweep(
+    ledger: Ledger, home: Home, caplog: pytest.LogCaptureFixture, currency: str, limit: float, spent: str
 ) -> None:
-    spec = toy_spec(search={"actor.lr": {"float": [0.1, 1.0]}}, budget={"trials": 9, "cost": 40e9})
+    spec = toy_spec(search={"actor.lr": {"float": [0.1, 1.0]}}, budget={"trials": 9, currency: limit})
     with open_sweep(ledger, spec, home) as driver:
         while isinstance(assignment := driver.next_trial(), Assignment):
-            run(driver, assignment)  # 16 GFLOPs each
-        assert driver.cut_short == "budget.cost: 4.8e+10 of 4e+10 cost/flops are spent; no other trial starts"
+            run(driver, assignment)  # 16 GFLOPs and 4 tokens each
+        assert driver.cut_short == f"budget.{currency}: {spent} are spent; no other trial starts"
     assert len(ledger.trials(driver.sweep.id)) == 3
     assert caplog.messages == [driver.cut_short]
 
@@ -303,22 +285,6 @@ def test_choices_that_no_trial_can_have_are_told(ledger: Ledger, home: Home, cap
         run(driver, assigned(driver))
     reason = "actor.shards: got 2; need at most 1"
     assert caplog.messages == [f"search.actor.shards: 2 is left out, as no trial can have it: {reason}"]
-
-
-def test_a_lost_worker_is_retried_twice(ledger: Ledger, home: Home) -> None:
-    with open_sweep(ledger, toy_spec(budget={"trials": 2}), home) as driver:
-        for attempt in (1, 2, 3):
-            assignment = assigned(driver)
-            assert (assignment.number, assignment.trial.attempts) == (0, attempt)
-            driver.report(assignment, told(assignment, attempt))
-            driver.finish(assignment, Lost("killed by signal 9"))
-        run(driver, assigned(driver))
-    lost, good = ledger.trials(driver.sweep.id)
-    assert (lost.state, lost.reason) == (
-        TrialState.FAILED,
-        "worker lost 3 times; the last time, killed by signal 9",
-    )
-    assert good.state is TrialState.COMPLETE
 
 
 def test_a_report_told_again_after_a_resume_is_recorded_once(ledger: Ledger, home: Home) -> None:

@@ -245,6 +245,8 @@ def test_json_form():
             "params": {"lr": 0},
             "origin": "tpe",
             "knee": True,
+            "confirming_runs": 0,
+            "probability": None,
             "indistinguishable_from": [1],
             "indistinguishable_from_2se": [1],
         }

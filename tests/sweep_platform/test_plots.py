@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_ledger.records import EvaluationRecord
 from sweep_platform.errors import BadInput
-from sweep_platform.frontier import Frontier, Goal, Point
+from sweep_platform.frontier import Frontier, Goal, Judged, Point, with_judgement
 from sweep_platform.plots import Picture, evaluation_size, save_frontier
 from sweep_platform.plots.image import figure
 from sweep_platform.plots.picture import log_ticks
@@ -48,6 +48,25 @@ def test_caption_claims_no_error_bars_where_there_are_none():
     shown = frontier()
     bare = replace(shown, points=tuple(replace(point, errors=(None, None)) for point in shown.points))
     assert "error bars" not in Picture.of(bare).caption
+
+
+@pytest.mark.parametrize("name", ["front.html", "front.png"])
+def test_confirmed_points_have_ellipses(tmp_path, name):
+    judged = [
+        Judged(0, 3, (0.31, 1e12), (0.02, 1e11), 0.9, ((4e-4, 1e9), (1e9, 1e22))),
+        Judged(2, 2, (0.48, 8e12), (0.01, 1e10), 1.0, ((1e-4, 0.0), (0.0, 1e20))),
+    ]
+    found = frontier()
+    points = tuple(with_judgement(point, judged, confirmed=True) for point in found.points)
+    picture = Picture.of(replace(found, points=points))
+    confirmed = [dot for dot in picture.dots if dot.ellipse]
+    assert [dot.number for dot in confirmed] == [0, 2]
+    xs, ys = zip(*confirmed[0].ellipse, strict=True)
+    assert max(ys) == pytest.approx(0.33) and min(ys) == pytest.approx(0.29), "one standard error up and down"
+    assert max(xs) == pytest.approx(1e12 * math.exp(0.1)) and xs[0] == pytest.approx(xs[-1])
+    assert max(xs) > 0 and "ellipses" in picture.caption and "confirming runs, 2 or more" in picture.caption
+    save_frontier(replace(found, points=points), tmp_path / name)
+    assert (tmp_path / name).stat().st_size > 10_000
 
 
 @given(st.floats(1e-3, 1e18), st.floats(1.0, 1e12))

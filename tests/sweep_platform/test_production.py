@@ -35,7 +35,7 @@ def test_file_says_where_it_comes_from_and_what_was_measured(ledger, tmp_path):
     text = out.read_text()
     assert text.startswith(
         "# Trial 1 of sweep aime@1.\n"
-        "# Measured val/accuracy 0.400 ± 0.020.\n"
+        "# Measured val/accuracy 0.400 ± 0.020 in one run.\n"
         "# Paid cost/flops 8 TFLOPs.\n"
         f"# Run it, and again to resume: platform train {out}\n"
     )

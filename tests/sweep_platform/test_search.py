@@ -2,18 +2,17 @@
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from run_ledger.records import CostRecord, TrialRecord, TrialState
+from run_ledger.records import TrialRecord, TrialState
+from small_spec import make_spec, measured, record
 from sweep_platform.search import Searcher, SpaceExhausted, Suggestion, params_hash
 from sweep_platform.search.searcher import MAX_REFUSED
 from sweep_platform.spec import SamplerSpec, SweepSpec
 
-SAMPLERS = ["tpe", "gp", "nsga2", "random", "qmc", "grid"]
+SAMPLERS = ["ehvi", "tpe", "gp", "nsga2", "random", "qmc", "grid"]
 TRIALS = 14
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SPACE_72: dict[str, Any] = {
     "a": {"choice": ["x", "y", "z"]},
     "b": {"choice": [1, 2, 3, 4]},
@@ -24,46 +23,6 @@ CONDITIONAL: dict[str, Any] = {
     "cut": {"float": [0.0, 0.5], "when": "kind == 'mean' and size < 4"},
     "size": {"int": [1, 8], "log": True},
 }
-
-
-def make_spec(search: dict[str, Any], sampler: str = "tpe", **more: Any) -> SweepSpec:
-    return SweepSpec.model_validate(
-        {
-            "name": "s",
-            "config": {"a": "x", "b": 1, "c": 0, "kind": "spread", "cut": 0.0, "size": 1},
-            "objectives": [
-                {"metric": "val/accuracy", "direction": "maximize"},
-                {"metric": "cost/flops", "direction": "minimize"},
-            ],
-            "search": search,
-            "sampler": {"name": sampler, "n_startup": 4, "population": 4},
-            **more,
-        }
-    )
-
-
-def measured(params: Mapping[str, Any]) -> tuple[float, float]:
-    score = sum(len(str(value)) * 0.1 + (hash_of(value) % 7) * 0.01 for value in params.values())
-    return score, 1.0 + sum(value for value in params.values() if isinstance(value, int | float))
-
-
-def hash_of(value: Any) -> int:
-    return sum(map(ord, str(value)))
-
-
-def record(
-    suggestion: Suggestion,
-    state: TrialState = TrialState.COMPLETE,
-    values: tuple[float, ...] | None = None,
-) -> TrialRecord:
-    complete = state is TrialState.COMPLETE
-    return TrialRecord(
-        id=suggestion.number + 1, sweep_id=1, number=suggestion.number, state=state, params=suggestion.params,
-        params_hash=suggestion.params_hash, replicate=0, origin=suggestion.origin,
-        sampler_state=suggestion.sampler_state, config={},
-        values=values or (measured(suggestion.params) if complete else None), metrics={}, cost=CostRecord(),
-        step=1, total_steps=1, reason=None, attempts=1, started_at=NOW, ended_at=NOW, mlflow_run_id=None,
-    )  # fmt: skip
 
 
 def run(spec: SweepSpec, trials: int, lag: int = 0) -> list[TrialRecord]:
@@ -83,7 +42,7 @@ def test_no_candidate_is_suggested_twice(sampler: str) -> None:
         spec = make_spec(SPACE_72).model_copy(update={"sampler": SamplerSpec(name="gp", n_startup=22)})
     records = run(spec, 30, lag=1)
     assert len({trial.params_hash for trial in records}) == 30
-    assert {trial.origin for trial in records} == {sampler}
+    assert {trial.origin.removesuffix(":startup") for trial in records} == {sampler}
     for trial in records:
         assert trial.params_hash == params_hash(trial.params)
         assert list(trial.params) == ["a", "b", "c"]
@@ -140,7 +99,7 @@ def test_priors_come_first_in_order_and_the_sampler_fills_the_rest() -> None:
     first, second, third = run(make_spec(SPACE_72, priors=priors), 3)
     assert (first.origin, dict(first.params)) == ("prior:full", {"a": "z", "b": 4, "c": 5})
     assert (second.origin, second.params["b"]) == ("prior:part", 3)
-    assert third.origin == "tpe"
+    assert third.origin == "tpe:startup"
 
 
 def refuse_large(params: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,7 @@ AIME = Path(__file__).parents[2] / "sweeps" / "aime.yaml"
     "override",
     [
         "budget.trials=50",
-        "budget.cost=1e18",
+        "budget.flops=1e18",
         "budget.wall_clock=2h",
         "hardware.name=mine",
         "hardware.cores=64",

@@ -68,7 +68,7 @@ def test_overrides_as_in_hydra() -> None:
             "model=tiny",
             "sampler=gp",
             "config.actor.optim.lr=3e-4",
-            "+budget.cost=1e15",
+            "budget.flops=1e15",
             "search.trainer.total_training_steps.choice=[2,4]",
             "~search.data.gen_batch_size",
             "search.rollout.n={int: [4, 16]}",
@@ -76,7 +76,7 @@ def test_overrides_as_in_hydra() -> None:
         ],
     )
     assert spec.budget.trials == 4
-    assert spec.budget.cost == 1e15
+    assert spec.budget.flops == 1e15
     assert spec.budget.wall_clock == 5400
     assert spec.sampler.name == "gp"
     assert spec.config["actor"]["optim"]["lr"] == 3e-4
@@ -214,8 +214,10 @@ def test_all_faults_at_once() -> None:
         ("priors=[3]", "priors.0: got 3"),
         ("priors=[../aime]", "need one of ['base'"),
         ("constraints=[3]", "constraints.0: got 3; need a string"),
-        ("objectives=[{metric: val/accuracy, direction: maximize}] budget.cost=5", "need an objective `cost/"),
-        ("budget.cost=-1", "budget.cost: got -1"),
+        ("budget.flops=-1", "budget.flops: got -1"),
+        ("budget.min_gain=1", "budget.min_gain: got 1"),
+        ("+pruning={rungs: [0.5, 0.25]}", "pruning.rungs"),
+        ("+pruning={reduction: 1}", "pruning.reduction: got 1"),
         ("hydra.run.dir=x", "hydra: got unknown key 'hydra'"),
         ("trainer=os.path", "trainer: got 'os.path', which lacks Config, preflight, prepare, train"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -23,6 +24,9 @@ class TrainerConfig(Section):
     these."""
     test_freq: int = 10
     """Evaluate every so many updates; <= 0 only at the end. The last update is always evaluated."""
+    test_at: tuple[Annotated[float, Field(gt=0.0, lt=1.0)], ...] = ()
+    """Evaluate at these shares of the run's length too, each at the first update that reaches it: where a search
+    compares runs of different lengths."""
     val_before_train: bool = True
     """Evaluate before the first update."""
     save_freq: int = 10
@@ -39,6 +43,11 @@ class TrainerConfig(Section):
     """`auto`, `cpu` or `cuda`."""
     num_threads: PositiveInt | None = None
     """CPU threads of this run; None takes all. Set before torch loads where the run has its own process."""
+
+    def tests_at(self, step: int, total_steps: int) -> bool:
+        """Whether a run of so many updates is evaluated after update `step` (0: before the first)."""
+        due = {0, total_steps, *(math.ceil(share * total_steps - 1e-9) for share in self.test_at)}
+        return step in due or (self.test_freq > 0 and step % self.test_freq == 0)
 
     @model_validator(mode="before")
     @classmethod

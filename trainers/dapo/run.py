@@ -150,7 +150,7 @@ class Run:
         trainer, step = self.config.trainer, self.state.step
         final = step == self.total_steps
         samples: tuple[EvaluatedSample, ...] = ()
-        if final or step == 0 or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
+        if self.config.trainer.tests_at(step, self.total_steps):
             failures = self.scorer.failures
             with self.meter.time("testing"):
                 samples = evaluate(

@@ -12,12 +12,13 @@ from sweep_platform import units
 from sweep_platform.cli.app import app, console, echo_json, examples
 from sweep_platform.cli.explore import Address, AsJson, short_params
 from sweep_platform.errors import BadInput, Fault
+from sweep_platform.evidence import judge_trials
 from sweep_platform.frontier import Frontier, Point, indistinguishable
 from sweep_platform.home import Home, find_sweep
 from sweep_platform.pick import pick as pick_point
 
 if TYPE_CHECKING:
-    from run_ledger import Ledger
+    from run_ledger import Ledger, SweepRecord
 
 Knee = Annotated[bool, typer.Option("--knee", help="The point where paying more stops being worth it.")]
 MaxCost = Annotated[float | None, typer.Option(help="Most accurate point that costs no more, in the cost's own unit.")]
@@ -31,8 +32,18 @@ def frontier(ledger: Ledger, address: str) -> Frontier:
         BadInput: no such sweep.
         NoFeasibleTrial: no trial is complete.
     """
-    sweep = find_sweep(ledger, address)
-    return Frontier.of(sweep, ledger.trials(sweep.id))
+    return judged_frontier(ledger, find_sweep(ledger, address))
+
+
+def judged_frontier(ledger: Ledger, sweep: SweepRecord) -> Frontier:
+    """Compare a sweep's candidates, by their confirming runs where there are any, with what the bootstrap says.
+
+    Raises:
+        NoFeasibleTrial: no trial is complete.
+    """
+    trials = ledger.trials(sweep.id)
+    judged, confirmed = judge_trials(ledger, sweep, trials)
+    return Frontier.of(sweep, trials, judged, confirmed=confirmed)
 
 
 def choose(found: Frontier, *, knee: bool, max_cost: float | None, min_accuracy: float | None) -> Point:
@@ -54,13 +65,17 @@ def production_file(address: str) -> Path:
 def frontier_table(found: Frontier) -> Table:
     """The front, cheapest first, as a table."""
     metrics = [goal.metric for goal in found.goals]
-    table = Table("trial", *metrics, "can't be told from", "params", title=f"{found.address} frontier")
+    title = f"{found.address} frontier{', confirmed' if found.confirmed else ''}"
+    runs = ("runs",) if found.confirmed else ()
+    table = Table("trial", *runs, *metrics, "on the front", "can't be told from", "params", title=title)
     table.title_justify = "left"
     for point in found.front:
         cells = _shown_values(point)
         alike = ", ".join(str(number) for number in indistinguishable(point, found.front)) or "-"
         knee = " (knee)" if point.number == found.knee.number else ""
-        table.add_row(f"{point.number}{knee}", *cells, alike, short_params(point.params))
+        likely = "-" if point.probability is None else f"{point.probability:.0%}"
+        times = (str(point.runs),) if found.confirmed else ()
+        table.add_row(f"{point.number}{knee}", *times, *cells, likely, alike, short_params(point.params))
     return table
 
 
@@ -114,7 +129,10 @@ def pick(
         echo_json({"sweep": found.address, "point": found.point_json(point)})
         return
     named = ", ".join(f"{goal.metric} {shown}" for goal, shown in zip(found.goals, _shown_values(point), strict=True))
-    typer.echo(f"trial {point.number}: {named}")
+    basis = f"confirmed by {units.count(point.runs, 'run')}" if point.runs else "one run, not confirmed"
+    typer.echo(f"trial {point.number}: {named} ({basis})")
     for path, value in point.params.items():
         typer.echo(f"  {path}: {value}")
+    if not point.runs:
+        typer.echo(f"next: platform confirm {sweep} tells noise from merit, under new seeds")
     typer.echo(f"next: platform export {sweep} --trial {point.number} --out {production_file(found.address)}")

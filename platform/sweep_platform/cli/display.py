@@ -16,6 +16,7 @@ from rich.text import Text
 from sweep_platform import units
 from sweep_platform.cli.explore import short_params
 from sweep_platform.driver.reading import read
+from sweep_platform.frontier import CURRENCIES
 
 if TYPE_CHECKING:
     from run_ledger import SweepRecord, TrialRecord
@@ -25,7 +26,15 @@ if TYPE_CHECKING:
 
 _AROUND = 8
 """Lines of the live display that are no row of its table."""
-_STATE_STYLE = {"running": "cyan", "complete": "green", "failed": "red", "pruned": "yellow", "infeasible": "magenta"}
+_STATE_STYLE = {
+    "running": "cyan",
+    "paused": "blue",
+    "complete": "green",
+    "failed": "red",
+    "lost": "red",
+    "pruned": "yellow",
+    "infeasible": "magenta",
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ class _Row:
     accuracy: float | None = None
     error: float | None = None
     cost: float | None = None
+    costs: dict[str, float] = field(default_factory=dict)
+    """What it has cost in each currency of the budget."""
     sampling_yield: float | None = None
     reason: str | None = None
     first_step: int | None = None
@@ -78,6 +89,9 @@ class _Row:
         self.accuracy = metrics.get(shown.accuracy, self.accuracy)
         self.error = metrics.get(f"{shown.accuracy}_se", self.error)
         self.cost = metrics.get(shown.cost, self.cost)
+        for currency in CURRENCIES:
+            value = metrics.get(f"cost/{currency}", 0.0)
+            self.costs[currency] = max(value, self.costs.get(currency, 0.0))
         self.sampling_yield = metrics.get("filter/yield", self.sampling_yield)
 
     @property
@@ -100,12 +114,13 @@ class _Board:
         self.sweep = ""
         self.shown = _Shown()
         self.budget = 0
+        self.amounts: Mapping[str, float] = {}
         self.concurrency = 1
         self.started = time.monotonic()
 
     def open(self, sweep: SweepRecord, spec: SweepSpec, trials: Sequence[TrialRecord]) -> None:
         self.sweep, self.budget, self.concurrency = sweep.address, spec.budget.trials, spec.budget.concurrency
-        self.shown = _Shown.of(spec)
+        self.shown, self.amounts = _Shown.of(spec), spec.budget.amounts
         for trial in trials:
             self.row(trial).settle(trial, self.shown)
 
@@ -117,7 +132,7 @@ class _Board:
     @property
     def counted(self) -> int:
         """Trials that are finished and count against the budget."""
-        return sum(row.state in ("complete", "failed", "pruned") for row in self.rows.values())
+        return sum(row.state in ("complete", "failed", "lost", "pruned") for row in self.rows.values())
 
     @property
     def eta(self) -> float | None:
@@ -133,6 +148,9 @@ class _Board:
 
     def summary(self) -> str:
         parts = [f"{self.sweep}: {self.counted}/{self.budget} trials"]
+        for currency, limit in self.amounts.items():
+            spent = sum(row.costs.get(currency, 0.0) for row in self.rows.values())
+            parts.append(f"{currency} {units.metric(f'cost/{currency}', spent)} of {limit:.3g}")
         parts.append(f"elapsed {units.duration(time.monotonic() - self.started)}")
         if self.eta is not None:
             parts.append(f"about {units.duration(self.eta)} to go")
@@ -174,6 +192,10 @@ class LiveDisplay:
     def trial_reported(self, trial: TrialRecord, step_metrics: StepMetrics) -> None:
         """Show a trial's step."""
         self._board.row(trial).observe(step_metrics, self._board.shown)
+
+    def trial_paused(self, trial: TrialRecord) -> None:
+        """Show where a trial stopped."""
+        self._board.row(trial).settle(trial, self._board.shown)
 
     def trial_finished(self, trial: TrialRecord) -> None:
         """Show how a trial ended."""
@@ -256,6 +278,11 @@ class PlainDisplay:
         eta = "" if row.eta is None else f", {units.duration(row.eta)} to go"
         where = f"trial {trial.number} step {row.step}/{row.total_steps}"
         self._line(f"{where}: accuracy {row.shown_accuracy()}{cost}{kept}{eta}")
+
+    def trial_paused(self, trial: TrialRecord) -> None:
+        """Show where a trial stopped."""
+        self._board.row(trial).settle(trial, self._board.shown)
+        self._line(f"trial {trial.number} paused at step {trial.step}/{trial.total_steps}: {trial.reason}")
 
     def trial_finished(self, trial: TrialRecord) -> None:
         """Show how a trial ended."""

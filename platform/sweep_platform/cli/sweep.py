@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from sweep_platform import units
 from sweep_platform.cli.app import app, console, examples
+from sweep_platform.cli.running import AddressOption, ExecutorOption, Plain, executor_of, watched
 from sweep_platform.errors import BadInput, Fault
-from sweep_platform.executors.address import check_address
-from sweep_platform.home import Home
+from sweep_platform.home import Home, find_sweep
 from sweep_platform.spec import load_spec
 from sweep_platform.trainers import describe_config, load_trainer
 
 if TYPE_CHECKING:
     from run_ledger import Ledger, SweepRecord
 
-    from sweep_platform.executors import ExecutorName
     from sweep_platform.spec import SweepSpec
 
 Spec = Annotated[Path, typer.Argument(help="A sweep spec (YAML).", show_default=False)]
@@ -40,38 +37,38 @@ def sweep(
     spec: Spec,
     overrides: Overrides = None,
     *,
-    executor: Annotated[
-        str, typer.Option(help="ray (trials at once) or inline (one by one, in this process).")
-    ] = "ray",
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join; without it Ray starts here.")] = None,
+    executor: ExecutorOption = "ray",
+    address: AddressOption = None,
     new: Annotated[bool, typer.Option("--new", help="Start a new version of the sweep.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of the live table.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try trials again that failed under an earlier run.")
+    ] = False,
+    source: Annotated[
+        list[str] | None, typer.Option("--from", help="Another sweep whose results count where the config is the same.")
+    ] = None,
+    plain: Plain = False,
 ) -> None:
     """Search: train the candidates, record them, show the frontier. Run it again to resume."""
-    if executor not in ("ray", "inline"):
-        raise BadInput([Fault("--executor", repr(executor), "ray or inline", "choose one of these")])
-    loaded = _checked(spec, overrides)
-    if address is not None:
-        check_address(address)
+    from sweep_platform.driver import open_sweep
+
+    loaded, runner = _checked(spec, overrides), executor_of(executor, address)
     home = Home.locate()
     with home.ledger(must_exist=False) as ledger:
-        record = _run(ledger, loaded, home, cast("ExecutorName", executor), address, new=new, plain=plain)
-        _conclude(ledger, record)
-
-
-class Warnings(logging.Handler):
-    """Log lines on stderr, each once: every trial says the same of the data it reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._told: set[str] = set()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print a line to what is stderr now, which a live table puts above itself."""
-        line = self.format(record)
-        if line not in self._told:
-            self._told.add(line)
-            typer.echo(line, err=True)
+        sources = [find_sweep(ledger, address) for address in source or ()]
+        with (
+            watched(ledger, home, plain=plain) as observers,
+            open_sweep(
+                ledger,
+                loaded,
+                home,
+                observers=observers,
+                new=new,
+                retry_failed=retry_failed,
+                sources=sources,
+            ) as driver,
+        ):
+            runner.run(driver)
+        conclude(ledger, driver.sweep)
 
 
 def _checked(spec: Path, overrides: list[str] | None) -> SweepSpec:
@@ -97,39 +94,19 @@ def _checked(spec: Path, overrides: list[str] | None) -> SweepSpec:
     return loaded
 
 
-def _run(
-    ledger: Ledger, spec: SweepSpec, home: Home, executor: ExecutorName, address: str | None, *, new: bool, plain: bool
-) -> SweepRecord:
-    from sweep_platform.cli.display import display
-    from sweep_platform.driver import open_sweep
-    from sweep_platform.executors import make_executor
-    from sweep_platform.tracking import MLflowObserver, Store
-
-    errors = Console(stderr=True)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[Warnings()])
-    runner = make_executor(executor, address=address)
-    store = Store(home.mlflow_uri, home.artifacts)
-    with (
-        display(Console(), plain=plain) as shown,
-        MLflowObserver(ledger, store, warn=errors.print) as mlflow,
-        open_sweep(ledger, spec, home, observers=(shown, mlflow), new=new) as driver,
-    ):
-        runner.run(driver)
-    return driver.sweep
-
-
-def _conclude(ledger: Ledger, record: SweepRecord) -> None:
+def conclude(ledger: Ledger, record: SweepRecord) -> None:
     """Show the frontier and the next step.
 
     Raises:
         NoFeasibleTrial: no trial is complete.
     """
-    from sweep_platform.cli.choose import frontier_table, production_file
-    from sweep_platform.frontier import Frontier
+    from sweep_platform.cli.choose import frontier_table, judged_frontier, production_file
 
-    found = Frontier.of(record, ledger.trials(record.id))
+    found = judged_frontier(ledger, record)
     console().print(frontier_table(found))
-    typer.echo(f"next: platform export {record.name} --knee --out {production_file(record.name)}, or platform ui")
+    confirm = "" if found.confirmed else f"platform confirm {record.name}, or "
+    export = f"platform export {record.name} --knee --out {production_file(record.name)}"
+    typer.echo(f"next: {confirm}{export}, or platform ui")
 
 
 @app.command(

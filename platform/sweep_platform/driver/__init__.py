@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from sweep_platform.driver.assignment import WAIT, Assignment, Crashed, Ended, Lost, Outcome, Wait
 from sweep_platform.driver.driver import Driver
-from sweep_platform.driver.opening import open_sweep
+from sweep_platform.driver.opening import open_confirmation, open_sweep
 
-__all__ = ["WAIT", "Assignment", "Crashed", "Driver", "Ended", "Lost", "Outcome", "Wait", "open_sweep"]
+__all__ = [
+    "WAIT",
+    "Assignment",
+    "Crashed",
+    "Driver",
+    "Ended",
+    "Lost",
+    "Outcome",
+    "Wait",
+    "open_confirmation",
+    "open_sweep",
+]

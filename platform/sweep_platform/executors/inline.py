@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 from sweep_platform.driver import Assignment, Driver
 from sweep_platform.errors import PlatformError
 from sweep_platform.executors.attempt import one_line, run_attempt, threads_limited
 from sweep_platform.executors.payload import decode
 from sweep_platform.spec.model import available_cores
+
+WAIT_S = 0.1
+"""Seconds between two questions for the next trial while none can start."""
 
 
 class InlineExecutor:
@@ -17,8 +22,11 @@ class InlineExecutor:
         if driver.finished:
             return
         self._prepare(driver)
-        while isinstance(assignment := driver.next_trial(), Assignment):
-            self._run(driver, assignment)
+        while (step := driver.next_trial()) is not None:
+            if isinstance(step, Assignment):
+                self._run(driver, step)
+            else:  # a trial that was lost waits before it is tried again
+                time.sleep(WAIT_S)
 
     def _prepare(self, driver: Driver) -> None:
         threads = driver.spec.hardware.cores or available_cores()

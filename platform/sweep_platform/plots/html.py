@@ -20,6 +20,9 @@ def write_html(picture: Picture, path: Path) -> None:
 def figure(picture: Picture) -> go.Figure:
     """The picture as a plotly figure."""
     chart = go.Figure()
+    for dot in picture.dots:
+        if dot.ellipse:
+            chart.add_trace(_region(dot))
     others = [dot for dot in picture.dots if not dot.on_front]
     front = [dot for dot in picture.dots if dot.on_front and not dot.knee]
     knee = [dot for dot in picture.dots if dot.knee]
@@ -44,6 +47,14 @@ def figure(picture: Picture) -> go.Figure:
         margin={"t": 90, "b": 90},
     )
     return chart
+
+
+def _region(dot: Dot) -> go.Scatter:
+    xs, ys = zip(*dot.ellipse, strict=True)
+    fill = "rgba(0, 114, 178, 0.14)" if dot.on_front else "rgba(154, 160, 166, 0.14)"
+    return go.Scatter(
+        x=xs, y=ys, mode="lines", fill="toself", fillcolor=fill, line={"width": 0}, hoverinfo="skip", showlegend=False
+    )
 
 
 def _dots(dots: list[Dot], name: str, colour: str, size: int, symbol: str, *, labelled: bool = False) -> go.Scatter:

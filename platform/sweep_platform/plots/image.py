@@ -39,6 +39,9 @@ def figure(picture: Picture) -> Figure:
     """The picture as a matplotlib figure, 8 × 5 inches."""
     sheet = Figure(figsize=(8, 5), layout="constrained")
     axes = sheet.add_subplot()
+    for dot in picture.dots:
+        if dot.ellipse:
+            axes.fill(*zip(*dot.ellipse, strict=True), color=_colour(dot), alpha=0.14, linewidth=0, zorder=1.5)
     _draw_dots(axes, [d for d in picture.dots if not d.on_front], "other trials", marker="o", size=5.0)
     if picture.steps:
         xs, ys = zip(*picture.steps, strict=True)

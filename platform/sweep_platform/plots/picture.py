@@ -18,6 +18,8 @@ FRONT_COLOUR = "#0072b2"
 KNEE_COLOUR = "#d55e00"
 OTHER_COLOUR = "#9aa0a6"
 
+_ELLIPSE = 48
+"""Corners of an ellipse."""
 TICK_GAP = 0.12
 """Least distance of two ticks, as a share of the axis: the width of a label."""
 _TICK_FACTORS = (
@@ -47,6 +49,8 @@ class Dot:
     knee: bool
     hover: str
     """Lines about the trial, joined by `<br>`."""
+    ellipse: tuple[tuple[float, float], ...] = ()
+    """Corners of the region of one standard error in any direction, where confirming runs tell it; closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class Picture:
                 on_front=point.number in on_front,
                 knee=point.number == frontier.knee.number,
                 hover=_hover(point),
+                ellipse=() if x_at is None else _ellipse(point, x_at, y_at),
             )
             for point in frontier.points
         )
@@ -100,7 +105,7 @@ class Picture:
         against = "trial" if x_at is None else _title(frontier.goals[x_at].metric)
         return cls(
             title=f"{frontier.address}: {y_title} against {against}",
-            caption=_caption(frontier, evaluated, any(dot.error is not None for dot in dots)),
+            caption=_caption(frontier, evaluated, dots),
             x=_axis("trial", "", []) if x_at is None else _axis_of(frontier.goals[x_at], [dot.x for dot in dots]),
             y=Axis(y_title, frontier.goals[y_at].metric, False, (), ()),
             dots=dots,
@@ -182,18 +187,39 @@ def _steps(front: Iterable[Dot], right: float) -> tuple[tuple[float, float], ...
     return tuple(corners)
 
 
+def _ellipse(point: Point, x_at: int, y_at: int) -> tuple[tuple[float, float], ...]:
+    """The ellipse of one standard error around a confirmed point; relative in x where costs are on a log axis."""
+    if not point.covariance:
+        return ()
+    var_x, cov, var_y = point.covariance[x_at][x_at], point.covariance[x_at][y_at], point.covariance[y_at][y_at]
+    x, y, wide, high = point.values[x_at], point.values[y_at], math.sqrt(var_x), math.sqrt(var_y)
+    tilt = cov / (wide * high) if wide and high else 0.0
+    corners = []
+    for step in range(_ELLIPSE + 1):
+        turn = 2 * math.pi * step / _ELLIPSE
+        across, up = math.cos(turn), tilt * math.cos(turn) + math.sqrt(max(0.0, 1 - tilt**2)) * math.sin(turn)
+        there = x * math.exp(wide / x * across) if point.goals[x_at].is_cost and x > 0 else x + wide * across
+        corners.append((there, y + high * up))
+    return tuple(corners)
+
+
 def _hover(point: Point) -> str:
     lines = [f"trial {point.number} ({point.origin})" if point.origin else f"trial {point.number}"]
     for goal, value, error in zip(point.goals, point.values, point.errors, strict=True):
         shown = units.metric(goal.metric, value) if error is None else units.accuracy(value, error)
         lines.append(f"{goal.metric}: {shown}")
+    if point.probability is not None:
+        lines.append(f"on the front with probability {point.probability:.2f}")
     for path, value in point.params.items():
         lines.append(f"{path} = {value:.4g}" if isinstance(value, float) else f"{path} = {value}")
     return "<br>".join(line.replace("<", "&lt;") for line in lines)
 
 
-def _caption(frontier: Frontier, evaluated: tuple[int, int] | None, with_errors: bool) -> str:
+def _caption(frontier: Frontier, evaluated: tuple[int, int] | None, dots: Sequence[Dot]) -> str:
     parts = [units.count(len(frontier.points), "complete trial")]
+    if frontier.confirmed:
+        least = min(point.runs for point in frontier.points if point.runs)
+        parts.append(f"the front is of confirming runs, {least} or more of each point")
     others = {state: n for state, n in frontier.states.items() if state != "complete"}
     if others:
         told = ", ".join(f"{n} {state}" for state, n in sorted(others.items()))
@@ -201,6 +227,8 @@ def _caption(frontier: Frontier, evaluated: tuple[int, int] | None, with_errors:
     if evaluated is not None:
         problems, samples = evaluated
         parts.append(f"each evaluated on {units.count(problems, 'problem')} × {units.count(samples, 'sample')}")
-    if with_errors:
+    if any(dot.ellipse for dot in dots):
+        parts.append("ellipses and error bars: 1 standard error")
+    elif any(dot.error is not None for dot in dots):
         parts.append("error bars: ±1 standard error")
     return "; ".join(parts)

@@ -25,7 +25,7 @@ class Feasibility:
 
     def __init__(self, spec: SweepSpec, trainer: Trainer) -> None:
         self._spec = spec
-        self._trainer = trainer
+        self.trainer = trainer
         self._bounds: list[MetricBound] = []
         self._expressions: list[Expression] = []
         for text in spec.constraints:
@@ -41,7 +41,7 @@ class Feasibility:
         """Why a candidate can't run, or None. Loads no model and costs nothing."""
         tree = self._spec.trial_config(params)
         try:
-            config = self._trainer.Config.model_validate(tree)
+            config = self.trainer.Config.model_validate(tree)
         except ValidationError as error:
             return "; ".join(
                 f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}"
@@ -51,7 +51,7 @@ class Feasibility:
         for expression in self._expressions:
             if (reason := _broken(expression, values)) is not None:
                 return reason
-        faults = self._trainer.preflight(config, self._spec.hardware.devices)
+        faults = self.trainer.preflight(config, self._spec.hardware.devices)
         return "; ".join(f"{f.key}: got {f.got}; need {f.need}" for f in faults) or None
 
     def impossible(self) -> Impossible:
@@ -73,10 +73,10 @@ class Feasibility:
     def _named_fault(self, params: Mapping[str, Any], path: str) -> str | None:
         """What the trainer's preflight says about one path of a candidate."""
         try:
-            config = self._trainer.Config.model_validate(self._spec.trial_config(params))
+            config = self.trainer.Config.model_validate(self._spec.trial_config(params))
         except ValidationError:
             return None
-        faults = self._trainer.preflight(config, self._spec.hardware.devices)
+        faults = self.trainer.preflight(config, self._spec.hardware.devices)
         return next((f"{f.key}: got {f.got}; need {f.need}" for f in faults if f.key == path), None)
 
     def violated(self, metrics: Mapping[str, float]) -> str | None:

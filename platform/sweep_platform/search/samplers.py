@@ -35,7 +35,9 @@ class Verdict(StrEnum):
     GOOD = "good"
     """Measured and allowed."""
     PRUNED = "pruned"
-    """Stopped early: it was not promising, and has no final values."""
+    """Stopped early: it was not promising. Its values are what it showed, costs projected to its full length."""
+    UNKNOWN = "unknown"
+    """Lost with what ran it: says nothing, and isn't suggested again."""
     BAD = "bad"
     """Refused, failed or outside a constraint: keep away."""
 
@@ -50,7 +52,9 @@ class Told:
     origin: str
     verdict: Verdict
     values: tuple[float, ...] | None = None
-    """Measured objectives; a bad candidate may have none."""
+    """Measured objectives; a bad or stopped candidate may have none."""
+    errors: tuple[float, ...] = ()
+    """Their standard errors, 0 where they have none."""
     sampler_state: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -93,8 +97,7 @@ def _study(spec: SweepSpec, space: Space, told: Sequence[Told], seed: int) -> St
 def _sampler(spec: SweepSpec, told: Sequence[Told], seed: int) -> BaseSampler:
     from optuna import samplers
 
-    # Bad candidates don't count: a model of nothing but those has nothing to say.
-    started = sum(item.verdict is Verdict.GOOD for item in told) >= spec.sampler.n_startup
+    started = has_started(spec, told)
     match spec.sampler.name:
         case "tpe" if started:
             # Multivariate: half the duplicates of the default in small discrete spaces.
@@ -105,6 +108,11 @@ def _sampler(spec: SweepSpec, told: Sequence[Told], seed: int) -> BaseSampler:
             return samplers.NSGAIISampler(seed=seed, population_size=spec.sampler.population)
         case _:
             return samplers.RandomSampler(seed=seed)
+
+
+def has_started(spec: SweepSpec, told: Sequence[Told]) -> bool:
+    """Whether a model is used by now. Bad candidates don't count: of nothing but those it would have nothing to say."""
+    return sum(item.verdict is Verdict.GOOD for item in told) >= spec.sampler.n_startup
 
 
 def _frozen(spec: SweepSpec, space: Space, told: Sequence[Told]) -> list[FrozenTrial]:
@@ -119,12 +127,16 @@ def _frozen(spec: SweepSpec, space: Space, told: Sequence[Told]) -> list[FrozenT
     measured = [item.values for item in told if item.verdict is Verdict.GOOD and item.values]
     neutral = [statistics.median(column) for column in zip(*measured, strict=True)] or [0.0] * len(spec.objectives)
     constrained = any(item.verdict is Verdict.BAD for item in told)
+    # TPE ranks pruned trials behind all others. The other samplers ignore them, and learn from what they showed.
+    ranks_pruned = spec.sampler.name == "tpe"
     trials = []
     for item in told:
+        if item.verdict is Verdict.UNKNOWN or (item.verdict is Verdict.PRUNED and not (ranks_pruned or item.values)):
+            continue
         state, values, constraints = TrialState.COMPLETE, item.values, None
         if item.verdict is Verdict.PENDING:
             state, values = TrialState.RUNNING, None
-        elif item.verdict is Verdict.PRUNED:
+        elif item.verdict is Verdict.PRUNED and ranks_pruned:
             state, values = TrialState.PRUNED, None
         elif constrained:
             constraints = {FEASIBLE: 1.0 if item.verdict is Verdict.BAD else -1.0}

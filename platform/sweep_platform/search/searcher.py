@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from run_ledger.records import TrialRecord, TrialState
 
 from sweep_platform.errors import PlatformError
-from sweep_platform.search.samplers import Told, Verdict, suggest
+from sweep_platform.frontier import Goal
+from sweep_platform.search.samplers import Told, Verdict, has_started, suggest
 from sweep_platform.search.space import Impossible, Space, params_hash
 from sweep_platform.spec import SweepSpec
+
+if TYPE_CHECKING:
+    from sweep_platform.search.ehvi import Weighed
 
 MAX_REFUSED = 64
 """Refused candidates in one `ask`, after which the space counts as infeasible."""
 _ATTEMPTS = {"gp": 2, "grid": 0}
 """How often a sampler is asked before the space is filled at random (gp takes half a second each time)."""
 _ATTEMPTS_OF_OTHERS = 8
+_MODELS = ("ehvi", "tpe", "gp")
+"""Samplers that begin without a model: their first candidates are labelled `<name>:startup`."""
 _FILLS = 1000
 """Random draws from a continuous space before it counts as exhausted."""
 
@@ -51,7 +57,7 @@ class Suggestion:
     """Canonical: active parameters only, in the spec's order."""
     params_hash: str
     origin: str
-    """`prior:<name>` or the sampler's name."""
+    """`prior:<name>`, the sampler's name, or `<name>:startup` before it uses a model."""
     sampler_state: Mapping[str, Any]
     """What the sampler needs when it is told this trial again; JSON."""
     refused: tuple[Refused, ...] = ()
@@ -79,18 +85,24 @@ class Searcher:
     def __post_init__(self) -> None:
         self.space = Space(self.spec, self.impossible)
 
-    def tell(self, trial: TrialRecord) -> None:
-        """Take a finished trial's result (an open one counts as pending). Telling again changes nothing.
+    def tell(self, trial: TrialRecord, shown: tuple[float, ...] | None = None) -> None:
+        """Take a trial's result (an open one counts as pending, a paused one as pruned); the last word counts.
 
         A number that is not finite makes a trial bad: it never reaches a model.
+
+        Args:
+            trial: as the ledger has it.
+            shown: what a stopped trial showed last, costs projected to its full length.
         """
+        values = shown if trial.state in (TrialState.PRUNED, TrialState.PAUSED) else trial.values
         self._told[trial.number] = Told(
             number=trial.number,
             params=self._canonical(trial.params),
             params_hash=trial.params_hash,
             origin=trial.origin,
             verdict=self._verdict(trial),
-            values=trial.values if _all_finite(trial.values) else None,
+            values=values if _all_finite(values) else None,
+            errors=tuple(trial.metrics.get(f"{goal.metric}_se", 0.0) for goal in self.spec.objectives),
             sampler_state=trial.sampler_state,
         )
 
@@ -123,7 +135,7 @@ class Searcher:
             digest = params_hash(params)
             reason = refuse(params) if refuse is not None else None
             if reason is None:
-                self._told[number] = Told(number, params, digest, origin, Verdict.PENDING, None, state)
+                self._told[number] = Told(number, params, digest, origin, Verdict.PENDING, sampler_state=state)
                 return Suggestion(number, params, digest, origin, state, tuple(refused))
             # Without its sampler state: it must not fill up a generation of NSGA-II.
             self._told[number] = Told(number, params, digest, origin, Verdict.BAD)
@@ -133,6 +145,28 @@ class Searcher:
                 message = f"search: got {got}; need one that can run; widen search or constraints"
                 raise SpaceExhausted(message, tuple(refused))
             number += 1
+
+    def expected_gain(self, number: int) -> float | None:
+        """What trial `number` may add to the hypervolume, as a share; None before there is enough to model."""
+        told = [self._told[key] for key in sorted(self._told)]
+        return self._weighed(number, told).gain if has_started(self.spec, told) else None
+
+    def _weighed(self, number: int, told: Sequence[Told]) -> Weighed:
+        """The candidates of our own sampler, the best first."""
+        from sweep_platform.search.ehvi import Known, weigh
+
+        goals = [Goal(objective.metric, objective.direction) for objective in self.spec.objectives]
+
+        def known(item: Told) -> Known:
+            open_or_bad = item.verdict in (Verdict.PENDING, Verdict.BAD) or item.values is None
+            values = () if open_or_bad or item.values is None else item.values
+            losses = tuple(goal.loss(value) for goal, value in zip(goals, values, strict=False)) or None
+            stopped, bad = item.verdict is Verdict.PRUNED, item.verdict is Verdict.BAD
+            return Known(item.params, losses, item.errors, stopped=stopped, bad=bad)
+
+        useful = [known(item) for item in told if item.verdict is not Verdict.UNKNOWN]
+        per_cost = bool(self.spec.budget.amounts)
+        return weigh(self.space, goals, useful, self._seed(number, "ehvi"), per_cost=per_cost)
 
     def _next(self, number: int, refused: tuple[Refused, ...]) -> tuple[dict[str, Any], str, dict[str, Any]]:
         """The first candidate that is new: priors, then the sampler, then any that is left."""
@@ -153,12 +187,17 @@ class Searcher:
                 fixed = {path: value for path, value in prior.params.items() if self._possible(path, value)}
                 params, state = suggest(self.spec, self.space, told, self._seed(number, origin), fixed)
                 yield params, origin, state
+        started = has_started(self.spec, told)
+        label = name if started or name not in _MODELS else f"{name}:startup"
+        if name == "ehvi" and started:
+            for params in self._weighed(number, told).candidates:
+                yield params, label, {}
         for attempt in range(_ATTEMPTS.get(name, _ATTEMPTS_OF_OTHERS)):
-            if name == "qmc":
-                yield self._quasi_random(number + attempt), name, {}
+            if name in ("qmc", "ehvi"):
+                yield self._quasi_random(number + attempt), label, {}
             else:
                 params, state = suggest(self.spec, self.space, told, self._seed(number, attempt), {})
-                yield params, name, state
+                yield params, label, state
         if self.space.size is None:
             for attempt in range(_FILLS):
                 yield self.space.uniform(self._seed(number, f"fill{attempt}")), name, {}
@@ -193,8 +232,10 @@ class Searcher:
         match trial.state:
             case TrialState.COMPLETE if _all_finite(trial.values):
                 return Verdict.GOOD
-            case TrialState.PRUNED:
+            case TrialState.PRUNED | TrialState.PAUSED:
                 return Verdict.PRUNED
+            case TrialState.LOST:
+                return Verdict.UNKNOWN
             case TrialState.WAITING | TrialState.RUNNING:
                 return Verdict.PENDING
             case _:

@@ -100,6 +100,17 @@ class TrainerChecks:
                     do = f"name another; platform train may set {path} to it"
                     faults.append(Fault(self.where(key), show(value), need, do))
 
+    def confirmation(self, confirm: Any, faults: list[Fault]) -> None:
+        """Each path that the confirming runs set exists, and its field takes the value."""
+        config = confirm.get("config") if isinstance(confirm, Mapping) else None
+        for path, value in config.items() if isinstance(config, Mapping) else ():
+            place = self.where(f"confirm.config.{path}")
+            if path not in self.fields:
+                advice = did_you_mean(str(path), sorted(self.paths), "name a field of the trainer's config")
+                faults.append(Fault(place, f"unknown path {path!r}", "a field of the config", advice))
+            elif (need := refuse_value(self.fields[path], value)) is not None:
+                faults.append(Fault(place, show(value), f"{need}, as {path} takes", "set such a value"))
+
     def overridden(self, domains: Mapping[str, Domain], faults: list[Fault]) -> None:
         """A value given by hand for what every trial draws anew would be ignored without a word."""
         for path, domain in domains.items():

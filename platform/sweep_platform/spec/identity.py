@@ -1,12 +1,12 @@
 """When two specs are the same sweep: what must not change between two runs of it, and what may.
 
 In: everything that changes what is trained, measured, suggested or allowed: trainer, the whole base config,
-objectives, constraints, search space, priors, sampler, seed, `hardware.devices` and `memory_gb` (they decide
+objectives, constraints, search space, priors, sampler, pruning, seed, `hardware.devices` and `memory_gb` (they decide
 feasibility) and `budget.concurrency` (a suggestion doesn't know the last `concurrency` results).
 
-Out: `name` (it is the address), `budget.trials`, `cost` and `wall_clock` (so that a sweep can be continued
-with a larger budget) and `hardware.name`. The threads of a trial change the order of float sums but not what
-a trial measures, so a sweep may go on on a machine with other cores, unless an objective or a constraint is a
+Out: `name` (it is the address), the rest of the budget (so that a sweep can be continued with a larger one), `confirm`
+(which is about what comes after) and `hardware.name`. The threads of a trial change the order of float sums but not
+what a trial measures, so a sweep may go on on a machine with other cores, unless an objective or a constraint is a
 time (`cost/device_seconds`, `perf/throughput`, `timing_s/…`): then `hardware.name` and `cores` are in.
 """
 
@@ -24,7 +24,7 @@ TIMED = ("cost/device_seconds", "perf/throughput", "timing_s/")
 
 def _view(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a stored spec that makes its identity; an older one may lack keys."""
-    view = {key: value for key, value in spec.items() if key not in ("name", "budget", "hardware", "priors")}
+    view = {key: value for key, value in spec.items() if key not in ("name", "budget", "hardware", "priors", "confirm")}
     view["priors"] = [{"name": prior["name"], "params": prior["params"]} for prior in spec.get("priors", [])]
     view["budget"] = {"concurrency": spec.get("budget", {}).get("concurrency")}
     hardware = spec.get("hardware", {})

@@ -44,6 +44,7 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), *, preflight: boo
         checks.search(domains, faults)
         checks.held_out(resolved, domains, faults)
         checks.overridden(domains, faults)
+        checks.confirmation(tree.get("confirm"), faults)
         checks.conditions(domains, tree.get("constraints"), resolved, faults)
         if preflight and resolved is not None:
             checks.preflight(resolved, domains, tree.get("hardware", {}), faults)

@@ -6,9 +6,9 @@ import copy
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from sweep_platform.spec.domains import Domain
 from sweep_platform.spec.identity import changes, identity_of
@@ -33,6 +33,7 @@ def _seconds(value: Any) -> Any:
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, strict=True)]
+Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Part(BaseModel):
@@ -64,10 +65,11 @@ class Prior(Part):
 class SamplerSpec(Part):
     """Who suggests candidates."""
 
-    name: Literal["tpe", "gp", "nsga2", "random", "qmc", "grid"] = "tpe"
-    """tpe and gp model what was seen, nsga2 evolves it; random, qmc and grid (finite spaces) don't look."""
+    name: Literal["ehvi", "tpe", "gp", "nsga2", "random", "qmc", "grid"] = "tpe"
+    """ehvi, tpe and gp model what was seen, nsga2 evolves it; random, qmc and grid (finite spaces) don't look. ehvi is
+    our own (`sweep_platform.search.ehvi`): it knows the noise of each result and what a candidate will cost."""
     n_startup: Count = 6
-    """tpe, gp: candidates drawn at random before the model is used; priors count."""
+    """ehvi, tpe, gp: candidates drawn without a model before it is used; priors count."""
     population: Annotated[int, Field(ge=2, strict=True)] = 8
     """nsga2: candidates in one generation."""
 
@@ -79,10 +81,41 @@ class Budget(Part):
     """Trials to run."""
     concurrency: Count = 1
     """Trials at once; each gets cores // concurrency threads."""
-    cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Total over all trials, in the unit of the first `cost/…` objective."""
+    flops: Amount | None = None
+    """Model FLOPs over all trials, evaluation not counted."""
+    tokens: Amount | None = None
+    """Tokens generated for training over all trials, thrown-away ones included."""
+    device_seconds: Amount | None = None
+    """Wall seconds x devices over all trials, evaluation not counted."""
     wall_clock: Seconds | None = None
-    """Seconds (or 10m, 1h30m) after which no new trial starts."""
+    """Seconds (or 10m, 1h30m) in which trials run, over all runs of the command, after which none starts."""
+    min_gain: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Stop when the most promising candidate is expected to add less than this share to the hypervolume of the front;
+    see `sweep_platform.search.gain`. 0.01 is one percent."""
+
+    @property
+    def amounts(self) -> dict[str, float]:
+        """The currencies that are limited, and by how much."""
+        limits = {"flops": self.flops, "tokens": self.tokens, "device_seconds": self.device_seconds}
+        return {currency: limit for currency, limit in limits.items() if limit is not None}
+
+
+class Pruning(Part):
+    """Early stopping: asynchronous successive halving over several objectives; see `sweep_platform.pruning`."""
+
+    rungs: Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1)] = (0.25, 0.5)
+    """Shares of a trial's own length at which it is evaluated and compared with the others."""
+    reduction: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0
+    """One in so many goes on from a rung."""
+    optimism: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """Standard errors by which a trial is judged better than measured, before it is stopped."""
+
+    @field_validator("rungs")
+    @classmethod
+    def _ascending(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if list(value) != sorted(set(value)):
+            raise ValueError("need shares that ascend, each once; sort them")
+        return value
 
 
 class Hardware(Part):
@@ -96,6 +129,25 @@ class Hardware(Part):
     """CPU cores shared by the trials that run at once; null takes those of the machine."""
     memory_gb: Annotated[float, Field(gt=0)] | None = None
     """Memory of one device: a bound on a trial's `perf/peak_memory_gb`. null is no limit."""
+
+
+class Confirmation(Part):
+    """How `platform confirm` runs the front again."""
+
+    config: dict[str, Any] = {}
+    """Dotted path in the trainer's config -> value of the confirming runs, such as held-out problems."""
+    runs: Annotated[int, Field(ge=2, strict=True)] = 2
+    """Runs of each point, under new seeds, before points are compared."""
+    max_runs: Annotated[int, Field(ge=2, strict=True)] = 6
+    """Runs of a point at most, while noise hides which of two is better."""
+    apart: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Combined standard errors by which neighbours on the front must differ to count as told apart."""
+
+    @model_validator(mode="after")
+    def _most_is_no_less(self) -> Self:
+        if self.max_runs < self.runs:
+            raise ValueError(f"need max_runs of at least runs, which is {self.runs}; raise it")
+        return self
 
 
 def _named_sampler(value: Any) -> Any:
@@ -133,6 +185,10 @@ class SweepSpec(Part):
     """Who suggests candidates."""
     budget: Budget = Budget()
     """When the sweep ends."""
+    pruning: Pruning | None = None
+    """How trials are stopped early; null lets each run to its end."""
+    confirm: Confirmation = Confirmation()
+    """How the front is run again before one of its points is trusted."""
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     """Seeds the sampler and, unless `config.trainer.seed` says otherwise, the trials."""
 
@@ -143,17 +199,9 @@ class SweepSpec(Part):
             raise ValueError("need each metric once; take the double out")
         return value
 
-    @field_validator("budget")
-    @classmethod
-    def _cost_has_a_currency(cls, value: Budget, info: ValidationInfo) -> Budget:
-        objectives: tuple[Objective, ...] = info.data.get("objectives", ())
-        if value.cost is not None and objectives and not any(o.metric.startswith("cost/") for o in objectives):
-            raise ValueError("an objective `cost/…` that names the unit of cost; add one, or remove cost")
-        return value
-
     @property
     def cost_metric(self) -> str | None:
-        """The currency of `budget.cost`: the first objective that is a cost."""
+        """The first objective that is a cost, if there is one."""
         return next((o.metric for o in self.objectives if o.metric.startswith("cost/")), None)
 
     @property

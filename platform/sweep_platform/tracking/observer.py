@@ -75,6 +75,10 @@ class MLflowObserver:
         """Note the trial; its steps are read from the ledger."""
         self._mark(trial)
 
+    def trial_paused(self, trial: TrialRecord) -> None:
+        """Note the trial."""
+        self._mark(trial)
+
     def trial_finished(self, trial: TrialRecord) -> None:
         """Note the trial."""
         self._mark(trial)

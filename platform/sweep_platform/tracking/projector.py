@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep_platform.errors import NoFeasibleTrial
+from sweep_platform.evidence import judge_trials
 from sweep_platform.files import to_yaml
 from sweep_platform.frontier import Frontier
 from sweep_platform.plots import evaluation_size, save_frontier
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 PARENT = -1
 """Key of the parent among a sweep's runs, whose other keys are trial numbers."""
 
-_STATUS = {"complete": "FINISHED", "failed": "FAILED", "pruned": "KILLED", "infeasible": "KILLED"}
+_STATUS = {"complete": "FINISHED", "failed": "FAILED", "pruned": "KILLED", "infeasible": "KILLED", "lost": "FAILED"}
 
 
 class Projector:
@@ -83,7 +84,8 @@ class Projector:
         counts = Counter(f"trials.{trial.state}" for trial in trials)
         writer.tags({name: str(count) for name, count in counts.items()})
         try:
-            frontier = Frontier.of(self._sweep, trials)
+            judged, confirmed = judge_trials(self._ledger, self._sweep, trials)
+            frontier = Frontier.of(self._sweep, trials, judged, confirmed=confirmed)
         except NoFeasibleTrial as error:
             writer.tags({NOTE: str(error)})
         else:

@@ -60,6 +60,9 @@ class Notes:
     def trial_reported(self, trial: TrialRecord, step_metrics: Any) -> None:
         self.events.append(("trial_reported", trial.number, step_metrics.step, trial.step))
 
+    def trial_paused(self, trial: TrialRecord) -> None:
+        self.events.append(("trial_paused", trial.number, trial.step))
+
     def trial_finished(self, trial: TrialRecord) -> None:
         self.events.append(("trial_finished", trial.number, trial.state.value))
 

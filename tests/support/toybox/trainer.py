@@ -38,6 +38,8 @@ class Run(Section):
     save_freq: int = 2
     seconds: float = 0.0
     """Sleep before each step."""
+    test_at: list[float] | None = None
+    """Ignored: every step is evaluated."""
     together: int = 0
     """Wait at first for one's neighbours in the trials counted off by so many: 0 and 1, 2 and 3, …"""
     default_local_dir: str | None = None

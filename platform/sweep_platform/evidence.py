@@ -1,0 +1,147 @@
+"""How sure a front is: repeated runs of its points, and the probability that nothing beats each of them.
+
+A confirming run has a candidate's params and another seed (`TrialRecord.replicate` > 0), and is usually evaluated on
+problems that the search never saw. Its noise has two parts: the run (seed, sampling of the evaluation) and the choice
+of problems, which all points share. The bootstrap resamples both, problems for all points at once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sweep_platform.frontier import COMPLETE, Goal, Judged, goals, points
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from run_ledger import EvaluationRecord, Ledger, SweepRecord, TrialRecord
+
+    Array = NDArray[np.float64]
+
+_ACCURACY = re.compile(r"val/(?:([\w.-]+)/)?accuracy")
+DRAWS = 2000
+"""Bootstrap samples: a probability of a half is then known to 1 %."""
+Shares = Mapping[tuple[str, str], float]
+"""(data source, problem) -> share of right answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One complete run of a candidate."""
+
+    values: tuple[float, ...]
+    """One an objective."""
+    shares: Shares
+    """Of each problem it was evaluated on; empty where it isn't known."""
+
+
+def shares_of(samples: Iterable[EvaluationRecord]) -> dict[tuple[str, str], float]:
+    """The share of right answers to each problem."""
+    right: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for sample in samples:
+        right[sample.data_source, sample.problem_id].append(sample.correct)
+    return {problem: sum(answers) / len(answers) for problem, answers in right.items()}
+
+
+def judge(goals: Sequence[Goal], runs: Mapping[int, Sequence[Run]], seed: int = 0) -> list[Judged]:
+    """Compare candidates by the bootstrap over problems and runs.
+
+    Args:
+        goals: the objectives.
+        runs: at least one of each candidate, by its number; all evaluated on the same problems.
+        seed: of the bootstrap.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    numbers = sorted(runs)
+    drawn = np.stack([_run_draws(goals, runs[number], rng) for number in numbers])
+    drawn += _problem_draws(goals, [runs[number] for number in numbers], rng)
+    losses = drawn * np.array([-1.0 if goal.maximize else 1.0 for goal in goals])[None, :, None]
+    beaten = [np.any([(other <= one).all(0) & (other < one).any(0) for other in losses], axis=0) for one in losses]
+    return [
+        Judged(
+            number=number,
+            runs=len(runs[number]),
+            values=tuple(float(np.mean([run.values[goal] for run in runs[number]])) for goal in range(len(goals))),
+            errors=tuple(float(error) or None for error in drawn[index].std(1)),
+            probability=float(1 - beaten[index].mean()),
+            covariance=tuple(map(tuple, np.atleast_2d(np.cov(drawn[index])).tolist())),
+        )
+        for index, number in enumerate(numbers)
+    ]
+
+
+def judge_trials(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> tuple[list[Judged], bool]:
+    """Compare a sweep's complete candidates, by number: the confirmed ones if there are any, else all by their one run.
+
+    Returns:
+        (what is known of each, whether confirming runs say it).
+    """
+    complete = {point.number for point in points(sweep, trials)}
+    candidates = {trial.params_hash: trial.number for trial in trials if trial.replicate == 0}
+    again = [trial for trial in trials if trial.replicate > 0 and trial.state == COMPLETE]
+    confirming = [trial for trial in again if candidates[trial.params_hash] in complete]
+    runs: dict[int, list[Run]] = defaultdict(list)
+    for trial in confirming or [trial for trial in trials if trial.number in complete]:
+        if trial.values is not None:
+            shares = shares_of(ledger.evaluations(trial.id))
+            runs[candidates[trial.params_hash]].append(Run(trial.values, shares))
+    return (judge(goals(sweep), runs) if runs else []), bool(confirming)
+
+
+def told_apart(goals: Sequence[Goal], one: Judged, other: Judged, z: float) -> bool:
+    """Whether some objective that is no cost differs by `z` combined standard errors, or has none.
+
+    Costs don't count: two neighbours on a front always differ there, and this is about whether more was bought for it.
+    """
+    for goal, a, b, mine, theirs in zip(goals, one.values, other.values, one.errors, other.errors, strict=True):
+        if not goal.is_cost and abs(a - b) >= z * math.hypot(mine or 0.0, theirs or 0.0):
+            return True
+    return all(goal.is_cost for goal in goals)
+
+
+def _run_draws(goals: Sequence[Goal], runs: Sequence[Run], rng: np.random.Generator) -> Array:
+    """Bootstrap means over a candidate's runs, [objectives, DRAWS].
+
+    Resampled deviations are scaled by sqrt(n / (n - 1)): a bootstrap of few runs is too sure by that factor.
+    """
+    import numpy as np
+
+    values = np.array([run.values for run in runs]).T
+    mean = values.mean(1, keepdims=True)
+    count = len(runs)
+    if count == 1:
+        return np.repeat(mean, DRAWS, 1)
+    picked = rng.integers(count, size=(DRAWS, count))
+    deviations = (values - mean)[:, picked].mean(-1)
+    return np.asarray(mean + deviations * math.sqrt(count / (count - 1)))
+
+
+def _problem_draws(goals: Sequence[Goal], runs: Sequence[Sequence[Run]], rng: np.random.Generator) -> Array:
+    """What another choice of problems would add to each mean, [candidates, objectives, DRAWS]."""
+    import numpy as np
+
+    added = np.zeros((len(runs), len(goals), DRAWS))
+    for index, goal in enumerate(goals):
+        problems = _common_problems(goal, [run for of_one in runs for run in of_one])
+        if problems:
+            shares = np.array([np.mean([[run.shares[p] for p in problems] for run in of_one], 0) for of_one in runs])
+            even = np.full(len(problems), 1 / len(problems))
+            weights = rng.multinomial(len(problems), even, size=DRAWS) / len(problems)
+            added[:, index] = shares @ weights.T - shares.mean(1, keepdims=True)
+    return added
+
+
+def _common_problems(goal: Goal, runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The problems that an accuracy is the mean over, if all runs were evaluated on the same; else none."""
+    match = _ACCURACY.fullmatch(goal.metric)
+    if match is None:
+        return []
+    told = [{problem for problem in run.shares if match[1] in (None, problem[0])} for run in runs]
+    return sorted(told[0]) if all(found == told[0] for found in told) else []

@@ -1,0 +1,88 @@
+"""Reading the ledger: every question that needs no lease."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select
+
+from run_ledger import checks, rows, steps
+from run_ledger.database import Database
+from run_ledger.models import Attempt, Evaluation, Observation, Promotion, Sweep, Trial
+from run_ledger.records import (
+    AttemptRecord,
+    EvaluationRecord,
+    ObservationRecord,
+    PromotionRecord,
+    SweepRecord,
+    TrialRecord,
+)
+
+
+class LedgerReads:
+    """The reading half of `run_ledger.Ledger`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def find_sweep(self, address: str) -> SweepRecord | None:
+        """Return the sweep that `name` (its latest version) or `name@version` names."""
+        name, at, version = address.partition("@")
+        query = select(Sweep).where(Sweep.name == name).order_by(Sweep.version.desc()).limit(1)
+        if at:
+            query = query.where(Sweep.version == (int(version) if version.isdecimal() else None))
+        with self._database.reading() as session:
+            row = session.scalar(query)
+            return None if row is None else rows.sweep(row)
+
+    def sweeps(self) -> list[SweepRecord]:
+        """All sweeps, oldest first."""
+        with self._database.reading() as session:
+            return [rows.sweep(row) for row in session.scalars(select(Sweep).order_by(Sweep.id))]
+
+    def trial(self, trial_id: int) -> TrialRecord:
+        """Return one trial.
+
+        Raises:
+            LedgerError: there is none of that id.
+        """
+        with self._database.reading() as session:
+            checks.existing_trial(session, trial_id)
+            return rows.trials(session, Trial.id == trial_id)[0]
+
+    def trials(self, sweep_id: int) -> list[TrialRecord]:
+        """All trials of a sweep, by number."""
+        with self._database.reading() as session:
+            return rows.trials(session, Trial.sweep_id == sweep_id)
+
+    def attempts(self, trial_id: int) -> list[AttemptRecord]:
+        """A trial's attempts, oldest first."""
+        query = select(Attempt).where(Attempt.trial_id == trial_id).order_by(Attempt.id)
+        with self._database.reading() as session:
+            return [rows.attempt(row) for row in session.scalars(query)]
+
+    def observations(self, trial_id: int) -> list[ObservationRecord]:
+        """A trial's reports, by step."""
+        query = select(Observation).where(Observation.trial_id == trial_id).order_by(Observation.step)
+        with self._database.reading() as session:
+            return [rows.observation(row) for row in session.scalars(query)]
+
+    def evaluations(self, trial_id: int, step: int | None = None) -> list[EvaluationRecord]:
+        """The samples of one step's evaluation; of the last step that evaluated, without one."""
+        columns = [getattr(Evaluation, name) for name in steps.SAMPLE_FIELDS]
+        at = Observation.step
+        with self._database.reading() as session:
+            if step is None:
+                join = select(func.max(at)).join(Evaluation, Evaluation.observation_id == Observation.id)
+                step = session.scalar(join.where(Observation.trial_id == trial_id))
+            query = (
+                select(at, *columns)
+                .join(Evaluation, Evaluation.observation_id == Observation.id)
+                .where(Observation.trial_id == trial_id, at == step)
+                .order_by(Evaluation.position)
+            )
+            return [EvaluationRecord(*row) for row in session.execute(query)]
+
+    def promotions(self, sweep_id: int) -> list[PromotionRecord]:
+        """A sweep's choices, oldest first."""
+        query = select(Promotion).where(Promotion.sweep_id == sweep_id).order_by(Promotion.id)
+        with self._database.reading() as session:
+            return [rows.promotion(row) for row in session.scalars(query)]
