@@ -131,6 +131,8 @@ def test_a_dialogue_is_another_problem_than_its_text(tmp_path: Path) -> None:
     assert [problem.problem for problem in dataset.problems] == ["a\n\nb"] * 3
     assert [len(problem.messages) for problem in dataset.problems] == [2, 2, 0]
     assert dataset.duplicates == 1
+    sets = [Prompts((problem,), ([1],)) for problem in dataset.problems]
+    assert len({prompts.digest for prompts in sets}) == 3, "a resume tells them apart"
 
 
 def test_prompts_with_an_offer_of_tools_are_longer_and_limited(policy) -> None:

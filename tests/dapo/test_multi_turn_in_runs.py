@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from dapo.accounting import Meter
 from dapo.batch import StepMetrics
 from dapo.config import Config
+from dapo.evaluate import evaluate
 from dapo.model import save_policy
 from dapo.run import Run
 from dapo.tool_calls import short_instructions, signatures_of
 from sweep_platform.spec.metrics import exists
-from tool_policy import careless_policy, tool_policy
+from tool_policy import NUMBERS, careless_policy, tool_policy
 from training import run, weights
 
 SETTINGS = {"enable": True, "max_turns": 3}
@@ -19,16 +21,18 @@ SETTINGS = {"enable": True, "max_turns": 3}
 
 @pytest.fixture
 def make_tool_config(make_config, tmp_path: Path):
-    """Six problems `n+0`; the policy calls the calculator, and more often than not gets the answer wrong."""
+    """Six problems `n+0` to train on, two to evaluate on; the policy calls the calculator, and is often wrong."""
     save_policy(tool_policy(), tmp_path / "caller")
-    rows = [{"problem": f"{number}+0", "answer": number} for number in range(6)]
-    (tmp_path / "sums.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    rows = [f'{{"problem": "{number}+0", "answer": {number}}}\n' for number in NUMBERS]
+    (tmp_path / "sums.jsonl").write_text("".join(rows[:6]))
+    (tmp_path / "others.jsonl").write_text("".join(rows[6:]))
 
     def make(**changes: object) -> Config:
         base: dict[str, object] = {
             "model__path": str(tmp_path / "caller"),
             "data__train": str(tmp_path / "sums.jsonl"),
-            "data__val": str(tmp_path / "sums.jsonl"),
+            "data__val": str(tmp_path / "others.jsonl"),
+            "rollout__val_kwargs": {"n": 6},
             "data__max_response_length": 80,
             "data__max_prompt_length": 80,
             "rollout__multi_turn": SETTINGS,
@@ -80,14 +84,13 @@ def test_reinforcement_teaches_to_say_what_the_tool_said(make_tool_config, tmp_p
     config = make_tool_config(
         model__path=str(tmp_path / "careless"),
         rollout__n=8,
-        rollout__val_kwargs={"n": 16, "top_p": 1.0},
         actor__optim={"lr": 5e-4},
-        trainer__total_training_steps=8,
+        rollout__val_kwargs={"n": 16, "top_p": 1.0},
+        trainer__total_training_steps=10,
     )
     told = run(config)
-    before, after = told[0].metrics["val/accuracy"], told[-1].metrics["val/accuracy"]
-    assert before < 0.3
-    assert after > before + 0.2
+    assert told[0].metrics["val/accuracy"] < 0.1, "of numbers that are never trained on"
+    assert told[-1].metrics["val/accuracy"] > 0.2
     assert told[-1].metrics["multi_turn/call_share"] > 0.6
 
 
@@ -143,9 +146,16 @@ def test_tools_are_offered_to_a_share_of_the_groups_and_at_every_evaluation(make
     assert set(drawn) == {True, False}
     assert 0.2 < sum(map(sum, offers)) / 240 < 0.4
     assert len({tuple(row) for row in offers}) > 10, "drawn anew each round"
-    told = run(make_tool_config(rollout__multi_turn=settings))
+    told = run(make_tool_config(rollout__multi_turn=settings, algorithm__filter_groups={"enable": False}))
     assert 0.0 < told[1].metrics["multi_turn/offered"] < 1.0
     assert sum("<tool_call>" in sample.response for sample in told[0].evaluation) > len(told[0].evaluation) / 2
+
+
+def test_any_evaluation_of_the_config_offers_tools(make_tool_config) -> None:
+    """Also the one before a supervised warm start, which has no run."""
+    fresh = Run.start(make_tool_config())
+    samples = evaluate(fresh.policy, fresh.val_prompts, fresh.scorer, fresh.config, Meter())
+    assert sum("<tool_response>" in sample.response for sample in samples) > len(samples) / 2
 
 
 def test_the_committed_part_of_a_group_has_the_pilots_prompt(make_tool_config) -> None:
@@ -188,10 +198,11 @@ def test_dialogues_are_trained_on(make_tool_config, tmp_path: Path) -> None:
             ],
             "answer": number + 1,
         }
-        for number in range(6)
+        for number in NUMBERS
     ]
-    (tmp_path / "talk.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    file = {"data__train": str(tmp_path / "talk.jsonl"), "data__val": str(tmp_path / "talk.jsonl")}
+    for name, part in (("talk", rows[2:]), ("other", rows[:2])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in part))
+    file = {"data__train": str(tmp_path / "talk.jsonl"), "data__val": str(tmp_path / "other.jsonl")}
     config = make_tool_config(**file, data__max_prompt_length=160, algorithm__filter_groups={"enable": False})
     told = run(config)
     assert told[-1].final

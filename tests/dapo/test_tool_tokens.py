@@ -177,8 +177,8 @@ def test_clip_fractions_are_of_sampled_tokens(policy: Policy, make_config) -> No
 def test_kl_in_the_reward_is_of_sampled_tokens(policy: Policy, make_config) -> None:
     config = make_config(algorithm__use_kl_in_reward=True, algorithm__kl_ctrl={"kl_coef": 0.5})
     groups = [group(response(), plain(3))]
-    lengths = penalise_divergence(groups, policy, moved(policy), config)
-    assert lengths == [10, 6], "a pass is over every token"
+    segments = penalise_divergence(groups, policy, moved(policy), config)
+    assert segments == [(0, 10), (0, 6)], "a pass is over every token"
     sequences = [(PROMPT, one.token_ids) for one in groups[0].responses]
     current, frozen = (torch.cat(compute_logprobs(model, sequences, config)) for model in (policy, moved(policy)))
     differences = current - frozen

@@ -24,6 +24,7 @@ SETTINGS: dict[ToolName, MultiTurnConfig] = {
     name: MultiTurnConfig(enable=True, tools=(name,)) for name in ("calculator", "python")
 }
 STEPS = 100
+NUMBERS = range(8)
 Example = tuple[list[int], Sequence[tuple[list[int], bool]]]
 """A prompt, and a response in parts, each with whether it is the policy's own."""
 
@@ -59,8 +60,8 @@ def untaught(tokenizer: Tokenizer) -> Policy:
 def taught(tool: ToolName) -> dict[str, torch.Tensor]:
     """Weights after supervision on `n+0`; only what the policy would say is taught. Programs come after sums."""
     policy = untaught(tool_tokenizer())
-    examples = [example(policy.tokenizer, number, tool) for number in range(6)]
-    examples += [example(policy.tokenizer, number, tool, again=True) for number in range(6)]
+    examples = [example(policy.tokenizer, number, tool) for number in NUMBERS]
+    examples += [example(policy.tokenizer, number, tool, again=True) for number in NUMBERS]
     matrices = [weight for weight in policy.model.model.layers.parameters() if weight.dim() == 2]
     others = [weight for weight in policy.model.parameters() if all(weight is not matrix for matrix in matrices)]
     optimizers = (torch.optim.Muon(matrices, lr=0.02, weight_decay=0.0), torch.optim.AdamW(others, lr=5e-3))
@@ -86,7 +87,7 @@ def supervise(
 def careless_policy() -> Policy:
     """A copy that took on a bad habit: it calls, reads, and mostly answers something else."""
     policy = tool_policy()
-    examples = [careless(policy.tokenizer, number) for number in range(6)]
+    examples = [careless(policy.tokenizer, number) for number in NUMBERS]
     supervise(policy, examples, [torch.optim.AdamW(policy.model.parameters(), lr=1e-3)], 4)
     return policy
 

@@ -76,7 +76,8 @@ class Prompts:
         """SHA-256 of the problems in their order: a run that resumes must find the same ones."""
         total = hashlib.sha256()
         for problem in self.problems:
-            total.update(hashlib.sha256(problem.problem.encode()).digest())
+            told = "".join(f"\n{role}: {text}" for role, text in problem.messages)
+            total.update(hashlib.sha256(f"{problem.problem}{told}".encode()).digest())
         return total.hexdigest()
 
     def prompt(self, index: int, *, tools: bool = False) -> list[int]:

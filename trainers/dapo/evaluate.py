@@ -47,13 +47,14 @@ def evaluate(
         config: `rollout.val_kwargs` and the length limit.
         meter: charged as evaluation.
         repeats: how often each problem stands in the file.
-        toolbox: the tools that are offered with every prompt; None offers none.
+        toolbox: the tools that are offered with every prompt; None makes the config's own.
 
     Raises:
         DapoError: the process that grades can't be started.
     """
     sampling = config.rollout.val_kwargs
     n = samples_per_problem(sampling, repeats)
+    toolbox = toolbox or Toolbox.of(config)
     tools = toolbox is not None
     asked = [prompts.prompt(index, tools=tools) for index in range(len(prompts))]
     responses = converse(

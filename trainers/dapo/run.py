@@ -92,7 +92,7 @@ class Run:
             val_repeats=val_set.repeats,
             checkpoints=checkpoints,
             reference=load_reference(config, device),
-            toolbox=Toolbox(config.rollout.multi_turn) if config.rollout.multi_turn.enable else None,
+            toolbox=Toolbox.of(config),
             state=found.state if found is not None else RunState(prompts_digest=train_prompts.digest),
         )
         if found is not None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from dapo.calculator import CalculatorError, calculate
+from dapo.config import Config
 from dapo.config_multi_turn import MultiTurnConfig
 from dapo.errors import DapoError
 from dapo.sandbox import Limits, run_python
@@ -29,6 +30,11 @@ class Toolbox:
         self.signatures = signatures_of(config)
         self.seconds = 0.0
         """Wall time spent in `answer` since it was last taken."""
+
+    @classmethod
+    def of(cls, config: Config) -> Toolbox | None:
+        """The tools of a run's config; None where none are offered."""
+        return cls(config.rollout.multi_turn) if config.rollout.multi_turn.enable else None
 
     def answer(self, calls: Sequence[Call]) -> list[ToolResult]:
         """Answer each call, up to `num_workers` side by side: one that hangs costs its own limit.
