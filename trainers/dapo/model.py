@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dapo.errors import ModelError
 from dapo.model_config import DecoderConfig
-from dapo.model_decoder import Decoder
+from dapo.model_decoder import Decoder, merged_state
 from dapo.model_logprobs import flops_per_token, response_logprobs
 from dapo.tokenizer import Tokenizer
 
@@ -73,10 +73,10 @@ def load_policy(path: str | Path, *, dtype: str = "float32", device: str | torch
 
 
 def save_policy(policy: Policy, folder: str | Path) -> None:
-    """Write config.json, model.safetensors and the tokenizer, as `from_pretrained` reads them."""
+    """Write config.json, model.safetensors (an adapter merged) and the tokenizer, as `from_pretrained` reads them."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in merged_state(policy.model).items()}
     save_file(state, target / WEIGHTS, metadata={"format": "pt"})
     config = policy.config.to_dict() | {"dtype": str(policy.model.head_weight.dtype).removeprefix("torch.")}
     (target / "config.json").write_text(json.dumps(config, indent=2), "utf-8")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 from dapo.model_config import DecoderConfig, RopeScaling
 
+_BASE, _LORA = ".base_layer", ".lora_"
+"""In the names that peft gives to a wrapped projection's own weights and to its adapter's."""
 BUCKET_FILL = 0.85
 """A sequence shorter than this share of its bucket's length starts the next bucket."""
 
@@ -123,7 +126,7 @@ class Attention(nn.Module):
         """Return weight and bias of q, k and v as one projection."""
         parts = (self.q_proj, self.k_proj, self.v_proj)
         bias = torch.cat([part.bias for part in parts]) if self.q_proj.bias is not None else None
-        return torch.cat([part.weight for part in parts]), bias
+        return torch.cat([effective_weight(part) for part in parts]), bias
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
         """Attend causally within each sequence of `hidden` [T', hidden] or, shared, [U, hidden]."""
@@ -144,6 +147,30 @@ class Attention(nn.Module):
         if layout.gather is not None:
             attended = attended.index_select(0, layout.gather)
         return torch.as_tensor(self.o_proj(attended))
+
+
+def effective_weight(projection: nn.Module) -> Tensor:
+    """Weight of a projection, with what an adapter of peft's adds to it; both carry gradients."""
+    wrapped: Any = projection
+    weight: Tensor = wrapped.weight
+    for adapter in getattr(wrapped, "active_adapters", ()):
+        weight = weight + wrapped.get_delta_weight(adapter)
+    return weight
+
+
+def adapter_state(model: nn.Module) -> dict[str, Tensor]:
+    """The adapter's tensors by name; empty where there is none."""
+    return {name: tensor for name, tensor in model.state_dict().items() if _LORA in name}
+
+
+def merged_state(model: nn.Module) -> dict[str, Tensor]:
+    """All weights by their names in a Hugging Face folder, with what an adapter adds to them."""
+    state = {name.replace(_BASE, ""): tensor for name, tensor in model.state_dict().items() if _LORA not in name}
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if hasattr(module, "get_delta_weight"):
+                state[f"{name}.weight"] = effective_weight(module)
+    return state
 
 
 class MLP(nn.Module):

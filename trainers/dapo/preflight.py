@@ -20,6 +20,7 @@ from dapo.framing import Framing
 from dapo.model_config import DecoderConfig
 from dapo.model_folder import KINDS, NAMED_HEADS, find_model, is_hub_id, lacking
 from dapo.overlap import overlap_fault
+from dapo.preflight_lora import lora_faults
 from dapo.preflight_losses import loss_faults
 from dapo.preflight_multi_turn import framing_faults, multi_turn_faults
 from dapo.reward import import_reward_function
@@ -54,6 +55,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_reward(config),
         *loss_faults(config, _planned_updates(config)),
         *multi_turn_faults(config),
+        *lora_faults(config),
         *_parallel(config, devices, heads),
         *_run(config),
     ]

@@ -13,7 +13,7 @@ from torch import Tensor
 from dapo.batch import Response
 from dapo.errors import NonFinite
 from dapo.model import Policy
-from dapo.model_decoder import Decoder, Layer, rope_table, rotate
+from dapo.model_decoder import Decoder, Layer, effective_weight, rope_table, rotate
 from dapo.tokenizer import Tokenizer
 
 COMPACT_BELOW = 0.8
@@ -163,10 +163,10 @@ class Engine:
                 layer.input_layernorm,
                 *layer.self_attn.fused_qkv(),
                 layer.self_attn.normalise,
-                layer.self_attn.o_proj.weight,
+                effective_weight(layer.self_attn.o_proj),
                 layer.post_attention_layernorm,
-                torch.cat((layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight)),
-                layer.mlp.down_proj.weight,
+                torch.cat((effective_weight(layer.mlp.gate_proj), effective_weight(layer.mlp.up_proj))),
+                effective_weight(layer.mlp.down_proj),
             )
             for layer in layers
         ]
