@@ -16,7 +16,8 @@ from torch import Tensor
 from dapo.config import ModelConfig
 from dapo.errors import ModelError
 from dapo.model import Policy
-from dapo.model_decoder import Decoder, adapter_state
+from dapo.model_base import PolicyModel
+from dapo.model_decoder import adapter_state
 from dapo.model_projections import ALL_LINEAR
 from dapo.seeding import seed_for
 
@@ -50,14 +51,14 @@ def add_adapter(policy: Policy, config: ModelConfig, seed: int) -> None:
     policy.model.to(device)
 
 
-def save_adapter(model: Decoder, folder: Path) -> None:
+def save_adapter(model: PolicyModel, folder: Path) -> None:
     """Write the adapter's tensors into a checkpoint's folder, if the model has one."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in adapter_state(model).items()}
     if state:
         save_file(state, folder / FILE)
 
 
-def load_adapter(model: Decoder, folder: Path) -> None:
+def load_adapter(model: PolicyModel, folder: Path) -> None:
     """Put a checkpoint's adapter in the place of a fresh one.
 
     Raises:

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from dapo.model_base import PolicyModel
 from dapo.model_config import DecoderConfig, RopeScaling
+
+if TYPE_CHECKING:
+    from dapo.rollout import Engine
 
 _BASE, _LORA = ".base_layer", ".lora_"
 """In the names that peft gives to a wrapped projection's own weights and to its adapter's."""
@@ -213,16 +217,18 @@ class Trunk(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
-class Decoder(nn.Module):
-    """A causal language model; `state_dict()` has Hugging Face's names."""
+class Decoder(PolicyModel):
+    """A causal language model; `state_dict()` has Hugging Face's names.
+
+    With `gradient_checkpointing` each layer's input alone is kept for the backward pass; without `remove_padding` every
+    sequence is padded to the longest, in one bucket.
+    """
+
+    config: DecoderConfig
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.gradient_checkpointing = False
-        """Keep only each layer's input for the backward pass, and compute the rest again there."""
-        self.remove_padding = True
-        """Off: every sequence is padded to the longest, in one bucket."""
         self.model = Trunk(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -231,6 +237,16 @@ class Decoder(nn.Module):
     def head_weight(self) -> Tensor:
         """[vocab, hidden] weight of the output projection."""
         return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
+
+    def engine(self) -> Engine:
+        """Return what generates from the weights as they are."""
+        from dapo.rollout import Engine
+
+        return Engine(self)
+
+    def saved_state(self) -> dict[str, Tensor]:
+        """All weights by their names in a Hugging Face folder, an adapter merged."""
+        return merged_state(self)
 
     def hidden_packed(self, input_ids: Tensor, cu_seqlens: Tensor, places: Tensor | None = None) -> Tensor:
         """Return the last hidden states of sequences packed one after the other.

@@ -17,7 +17,7 @@ from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError, DataError, ModelError
 from dapo.filter_rule import KNOWN_METRICS, filter_rule
 from dapo.framing import Framing
-from dapo.model_config import DecoderConfig
+from dapo.model_config import DecoderConfig, heads_of, is_native
 from dapo.model_folder import KINDS, NAMED_HEADS, find_model, is_hub_id, lacking
 from dapo.overlap import overlap_fault
 from dapo.preflight_lora import lora_faults
@@ -79,10 +79,20 @@ def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
         got = f"{path!r}, without {', '.join(missing)}" if folder.is_dir() else f"{path!r}, which is no folder"
         return [*faults, Fault("model.path", got, need, do)], None
     try:
-        decoder = DecoderConfig.from_dict(json.loads((folder / "config.json").read_text("utf-8")))
+        raw = json.loads((folder / "config.json").read_text("utf-8"))
+        if not is_native(raw) and raw.get("quantization_config") is None:
+            return [*faults, *_slow_faults(config)], heads_of(raw)
+        decoder = DecoderConfig.from_dict(raw)
     except (OSError, ValueError, TypeError, AttributeError, DapoError) as error:
         return [*faults, Fault("model.path", f"{path!r} ({error})", need, do)], None
     return faults, (decoder.num_attention_heads, decoder.num_key_value_heads)
+
+
+def _slow_faults(config: Config) -> Iterator[Fault]:
+    """Settings that models computed by transformers don't follow."""
+    if config.model.enable_gradient_checkpointing:
+        need = "false: this model is computed by transformers, with its dropout off"
+        yield Fault("model.enable_gradient_checkpointing", "true", need, "set it to false")
 
 
 def _sets(config: Config) -> Iterator[Fault]:

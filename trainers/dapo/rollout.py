@@ -13,6 +13,7 @@ from torch import Tensor
 from dapo.batch import Response
 from dapo.errors import NonFinite
 from dapo.model import Policy
+from dapo.model_base import GenerationEngine
 from dapo.model_decoder import Decoder, Layer, effective_weight, rope_table, rotate
 from dapo.tokenizer import Tokenizer
 
@@ -76,7 +77,7 @@ def generate(
     owners = torch.arange(len(prompts)).repeat_interleave(n)
     uniforms = torch.rand(len(owners), max_response_length, generator=generator)
     limits = torch.full((len(owners),), max_response_length)
-    sampling, engine = Sampling(temperature, top_p, top_k), Engine(policy.model)
+    sampling, engine = Sampling(temperature, top_p, top_k), policy.model.engine()
     rows = Rows(prompts, owners, uniforms, limits)
     flat = sample_rows(engine, policy.tokenizer, rows, sampling, max_num_seqs)
     return [flat[start : start + n] for start in range(0, len(flat), n)]
@@ -104,7 +105,7 @@ class Rows(NamedTuple):
 
 @torch.inference_mode()
 def sample_rows(
-    engine: Engine, tokenizer: Tokenizer, rows: Rows, sampling: Sampling, max_num_seqs: int
+    engine: GenerationEngine, tokenizer: Tokenizer, rows: Rows, sampling: Sampling, max_num_seqs: int
 ) -> list[Response]:
     """Sample N responses in one turn each, `max_num_seqs` at once.
 
