@@ -1,9 +1,9 @@
 """Checkpoints: atomic, checked, rotating, without pickle.
 
 A checkpoint is a folder `global_step_<N>`: `model/` (a Hugging Face folder, usable as `model.path`),
-`optimizer.safetensors`, `state.json` and `manifest.json` with a checksum for each file. It is written under
-another name, synced and renamed, so it is whole or not there. A damaged one is passed over for the one before
-it.
+`optimizer.safetensors`, with LoRA `adapter.safetensors`, `state.json` and `manifest.json` with a checksum for each
+file. It is written under another name, synced and renamed, so it is whole or not there. A damaged one is passed over
+for the one before it.
 
 Beside them, `progress.json` is rewritten after each step: what a run had spent when it was killed.
 """
@@ -30,6 +30,7 @@ from dapo.batch import Cost, EvaluatedSample, Problem, Response, RolloutGroup, S
 from dapo.config import Config
 from dapo.durable import flush, sha256_of
 from dapo.errors import CheckpointError
+from dapo.lora import save_adapter
 from dapo.model import Policy, load_policy, save_policy
 from dapo.sampling import SampledBatch, tokens_of
 from dapo.selection import Evidence, History
@@ -148,6 +149,7 @@ class Checkpoints:
             work = self.folder / f"{_TEMPORARY}{os.getpid()}"
             work.mkdir()
             save_policy(policy, work / MODEL)
+            save_adapter(policy.model, work)
             save_file(_optimizer_tensors(optimizer), work / OPTIMIZER)
             content = {"format": FORMAT, "state": _content_of(state), "config": config.model_dump(mode="json")}
             (work / STATE).write_text(json.dumps(content), "utf-8")

@@ -26,6 +26,13 @@ class ModelConfig(Section):
     """Branch, tag or commit of a model on the hub; None takes its main branch as it was when it was downloaded."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Parameter and activation type."""
+    lora_rank: Annotated[int, Field(ge=0)] = 0
+    """Rank of a LoRA adapter (needs the extra `lora`): it alone is trained. 0 trains all weights. FLOPs are counted as
+    without one: the gradients of frozen weights that aren't computed, a third of an update at most, are in them."""
+    lora_alpha: PositiveInt = 16
+    """The adapter's product is scaled by this over the rank. Only with an adapter."""
+    target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """Projections that have an adapter: all, or those named, such as `q_proj`. Only with an adapter."""
     enable_gradient_checkpointing: bool = False
     """Keep only each layer's input for the backward pass and compute the rest again: the same gradients in less
     memory, for a third more compute in the update."""

@@ -75,6 +75,18 @@ class DecoderConfig:
         """Whether each head's q and k are normalised."""
         return self.model_type == "qwen3"
 
+    @property
+    def weights_per_token(self) -> int:
+        """Weights of the matrix products that a token goes through, the head's included."""
+        queries, keys = self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
+        layer = self.hidden_size * (2 * queries + 2 * keys + 3 * self.intermediate_size)
+        return self.num_hidden_layers * layer + self.hidden_size * self.vocab_size
+
+    @property
+    def attention_width(self) -> int:
+        """Layers times the width of their queries."""
+        return self.num_hidden_layers * self.num_attention_heads * self.head_dim
+
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> DecoderConfig:
         """Read the content of a `config.json`, of transformers 4 or 5.
@@ -133,6 +145,35 @@ class DecoderConfig:
             "pad_token_id": self.pad_token_id,
             "dtype": "float32",
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignConfig:
+    """The shape of a model that transformers computes."""
+
+    raw: Mapping[str, Any]
+    vocab_size: int
+    weights_per_token: int
+    """Parameters of matrices, without the embeddings; of a mixture of experts all, though a token meets a few."""
+    attention_width: int
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `config.json`."""
+        return dict(self.raw)
+
+
+def is_native(raw: Mapping[str, Any]) -> bool:
+    """Whether our decoder computes what a `config.json` describes; transformers does, if not."""
+    return not _unsupported(raw)
+
+
+def heads_of(raw: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Attention heads and key-value heads of any `config.json`; None where it doesn't say."""
+    heads = raw.get("num_attention_heads") or raw.get("n_head")
+    keys = raw.get("num_key_value_heads") or heads
+    return (heads, keys) if isinstance(heads, int) and isinstance(keys, int) else None
 
 
 def _rope(raw: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from dapo.batch import Response, Turns
 from dapo.config import Config
 from dapo.framing import Framing
 from dapo.model import Policy
-from dapo.rollout import Engine, Rows, Sampling, generate, sample_rows
+from dapo.rollout import Rows, Sampling, generate, sample_rows
 from dapo.tool_calls import Call, read_calls, without_calls
 from dapo.tools import Toolbox
 
@@ -123,7 +123,7 @@ class _Conversations:
         self, policy: Policy, sampling: Sampling, config: Config, toolbox: Toolbox, uniforms: torch.Tensor
     ) -> None:
         self.tokenizer = policy.tokenizer
-        self.engine = Engine(policy.model)
+        self.engine = policy.model.engine()
         self.sampling = sampling
         self.toolbox = toolbox
         self.uniforms = uniforms

@@ -17,9 +17,10 @@ from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError, DataError, ModelError
 from dapo.filter_rule import KNOWN_METRICS, filter_rule
 from dapo.framing import Framing
-from dapo.model_config import DecoderConfig
+from dapo.model_config import DecoderConfig, heads_of, is_native
 from dapo.model_folder import KINDS, NAMED_HEADS, find_model, is_hub_id, lacking
 from dapo.overlap import overlap_fault
+from dapo.preflight_lora import lora_faults
 from dapo.preflight_losses import loss_faults
 from dapo.preflight_multi_turn import framing_faults, multi_turn_faults
 from dapo.reward import import_reward_function
@@ -54,6 +55,7 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_reward(config),
         *loss_faults(config, _planned_updates(config)),
         *multi_turn_faults(config),
+        *lora_faults(config),
         *_parallel(config, devices, heads),
         *_run(config),
     ]
@@ -77,10 +79,20 @@ def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
         got = f"{path!r}, without {', '.join(missing)}" if folder.is_dir() else f"{path!r}, which is no folder"
         return [*faults, Fault("model.path", got, need, do)], None
     try:
-        decoder = DecoderConfig.from_dict(json.loads((folder / "config.json").read_text("utf-8")))
+        raw = json.loads((folder / "config.json").read_text("utf-8"))
+        if not is_native(raw) and raw.get("quantization_config") is None:
+            return [*faults, *_slow_faults(config)], heads_of(raw)
+        decoder = DecoderConfig.from_dict(raw)
     except (OSError, ValueError, TypeError, AttributeError, DapoError) as error:
         return [*faults, Fault("model.path", f"{path!r} ({error})", need, do)], None
     return faults, (decoder.num_attention_heads, decoder.num_key_value_heads)
+
+
+def _slow_faults(config: Config) -> Iterator[Fault]:
+    """Settings that models computed by transformers don't follow."""
+    if config.model.enable_gradient_checkpointing:
+        need = "false: this model is computed by transformers, with its dropout off"
+        yield Fault("model.enable_gradient_checkpointing", "true", need, "set it to false")
 
 
 def _sets(config: Config) -> Iterator[Fault]:

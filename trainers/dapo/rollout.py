@@ -13,7 +13,8 @@ from torch import Tensor
 from dapo.batch import Response
 from dapo.errors import NonFinite
 from dapo.model import Policy
-from dapo.model_decoder import Decoder, Layer, rope_table, rotate
+from dapo.model_base import GenerationEngine
+from dapo.model_decoder import Decoder, Layer, effective_weight, rope_table, rotate
 from dapo.tokenizer import Tokenizer
 
 COMPACT_BELOW = 0.8
@@ -76,7 +77,7 @@ def generate(
     owners = torch.arange(len(prompts)).repeat_interleave(n)
     uniforms = torch.rand(len(owners), max_response_length, generator=generator)
     limits = torch.full((len(owners),), max_response_length)
-    sampling, engine = Sampling(temperature, top_p, top_k), Engine(policy.model)
+    sampling, engine = Sampling(temperature, top_p, top_k), policy.model.engine()
     rows = Rows(prompts, owners, uniforms, limits)
     flat = sample_rows(engine, policy.tokenizer, rows, sampling, max_num_seqs)
     return [flat[start : start + n] for start in range(0, len(flat), n)]
@@ -104,7 +105,7 @@ class Rows(NamedTuple):
 
 @torch.inference_mode()
 def sample_rows(
-    engine: Engine, tokenizer: Tokenizer, rows: Rows, sampling: Sampling, max_num_seqs: int
+    engine: GenerationEngine, tokenizer: Tokenizer, rows: Rows, sampling: Sampling, max_num_seqs: int
 ) -> list[Response]:
     """Sample N responses in one turn each, `max_num_seqs` at once.
 
@@ -163,10 +164,10 @@ class Engine:
                 layer.input_layernorm,
                 *layer.self_attn.fused_qkv(),
                 layer.self_attn.normalise,
-                layer.self_attn.o_proj.weight,
+                effective_weight(layer.self_attn.o_proj),
                 layer.post_attention_layernorm,
-                torch.cat((layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight)),
-                layer.mlp.down_proj.weight,
+                torch.cat((effective_weight(layer.mlp.gate_proj), effective_weight(layer.mlp.up_proj))),
+                effective_weight(layer.mlp.down_proj),
             )
             for layer in layers
         ]

@@ -11,11 +11,12 @@ import torch
 
 from dapo.accounting import Meter, cost_metrics, generation_flops, peak_memory_gb, reset_peak_memory
 from dapo.batch import EvaluatedSample, RolloutGroup, StepMetrics
-from dapo.checkpoint import Checkpoints, RunState
+from dapo.checkpoint import Checkpoints, Found, RunState
 from dapo.config import Config
 from dapo.data import Prompts, announce, load_dataset, tokenize
 from dapo.errors import CheckpointError, DapoError
 from dapo.evaluate import describe, evaluate, evaluation_metrics
+from dapo.lora import add_adapter, load_adapter
 from dapo.model import Policy, flops_per_token, load_policy
 from dapo.model_folder import resolve_model
 from dapo.multi_turn import converse
@@ -71,10 +72,7 @@ class Run:
         reset_peak_memory(device)
         checkpoints = _checkpoints(config)
         found = checkpoints.latest(config) if checkpoints is not None else None
-        if found is not None:
-            policy = found.load_policy(config, device)
-        else:
-            policy = load_initial_policy(config, device)
+        policy = load_trained_policy(config, device, found)
         policy.model.gradient_checkpointing = config.model.enable_gradient_checkpointing
         policy.model.remove_padding = config.model.use_remove_padding
         train_set = load_dataset(config.data.train, config.reward.grader)
@@ -235,6 +233,18 @@ def choose_device(name: str) -> torch.device:
 def load_initial_policy(config: Config, device: torch.device) -> Policy:
     """Load the policy that a run starts from."""
     return load_policy(resolve_model(config.model.path, config.model.revision), dtype=config.model.dtype, device=device)
+
+
+def load_trained_policy(config: Config, device: torch.device, found: Found | None) -> Policy:
+    """Load the policy that a run goes on with, from a checkpoint if there is one, with its adapter if it trains one."""
+    if found is not None and not config.model.lora_rank:
+        return found.load_policy(config, device)
+    policy = load_initial_policy(config, device)
+    if config.model.lora_rank:
+        add_adapter(policy, config.model, config.trainer.seed)
+        if found is not None:
+            load_adapter(policy.model, found.path)
+    return policy
 
 
 def load_reference(config: Config, device: torch.device) -> Policy | None:

@@ -43,9 +43,9 @@ class UpdateResult:
 
 
 def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW over all parameters, in one fused kernel."""
+    """AdamW over all parameters that are trained, in one fused kernel."""
     return torch.optim.AdamW(
-        policy.model.parameters(),
+        [weight for weight in policy.model.parameters() if weight.requires_grad],
         lr=config.lr,
         betas=config.betas,
         weight_decay=config.weight_decay,
