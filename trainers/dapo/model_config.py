@@ -165,8 +165,11 @@ class ForeignConfig:
 
 
 def is_native(raw: Mapping[str, Any]) -> bool:
-    """Whether our decoder computes what a `config.json` describes; transformers does, if not."""
-    return not _unsupported(raw)
+    """Whether our decoder computes what a `config.json` describes, or would if it were whole; transformers, if not."""
+    rope = _rope(raw)
+    return not _unsupported(raw) or any(
+        not _is_number(rope.get(key)) for key in _ROPE_NUMBERS.get(_rope_type(rope), ())
+    )
 
 
 def heads_of(raw: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -185,6 +188,10 @@ def _rope_type(rope: Mapping[str, Any]) -> Any:
     return rope.get("rope_type", rope.get("type", "default"))
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
 def _positive(value: object) -> bool:
     return isinstance(value, int) and value > 0
 
@@ -196,7 +203,7 @@ def _unsupported(raw: Mapping[str, Any]) -> list[str]:
         return [f"model_type: got {family!r}; need one of {', '.join(FAMILIES)}; choose another model"]
     rope = _rope(raw)
     kind = _rope_type(rope)
-    lacking = [key for key in _ROPE_NUMBERS.get(kind, ()) if not isinstance(rope.get(key), int | float)]
+    lacking = [key for key in _ROPE_NUMBERS.get(kind, ()) if not _is_number(rope.get(key))]
     known = f"one of {', '.join(_ROPE_NUMBERS)}"
     checks: dict[str, tuple[object, object]] = {
         "rope scaling": (kind, kind if kind in _ROPE_NUMBERS else known),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -134,17 +134,21 @@ def load_foreign(folder: Path, raw: dict[str, Any], dtype: str, device: str | to
     from transformers import AutoModelForCausalLM
 
     try:
-        theirs: Any = AutoModelForCausalLM.from_pretrained(
+        theirs, found = cast(Any, AutoModelForCausalLM).from_pretrained(
             folder,
             dtype=getattr(torch, dtype),
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
             attn_implementation="eager",
+            output_loading_info=True,
         )
     except Exception as error:  # transformers raises of any kind
         reason = " ".join(str(error).split())[:300]
         raise ModelError(f"{folder}: transformers can't load it ({type(error).__name__}: {reason})") from error
+    lacking = sorted(found["missing_keys"])  # which transformers would draw at random
+    if lacking:
+        raise ModelError(f"{folder}: the weights don't fit config.json: got none for {', '.join(lacking[:5])}, …")
     model = ForeignDecoder(theirs.to(device), _shape(raw, theirs))
     model.requires_grad_(True)
     _check_head(model, folder)
