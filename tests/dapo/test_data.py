@@ -122,6 +122,32 @@ def test_contradicting_answers_are_told(tmp_path: Path, caplog: pytest.LogCaptur
     assert "a.jsonl:2" in caplog.text
 
 
+def test_a_dialogue_is_another_problem_than_its_text(tmp_path: Path) -> None:
+    """The same words, said by others: two problems. The same dialogue again: one."""
+    system = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    earlier = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    rows = [{"messages": one, "answer": 1} for one in (system, earlier, system)] + [{"problem": "a\n\nb", "answer": 1}]
+    dataset = load_dataset(write_jsonl(tmp_path / "a.jsonl", rows), "integer")
+    assert [problem.problem for problem in dataset.problems] == ["a\n\nb"] * 3
+    assert [len(problem.messages) for problem in dataset.problems] == [2, 2, 0]
+    assert dataset.duplicates == 1
+    sets = [Prompts((problem,), ([1],)) for problem in dataset.problems]
+    assert len({prompts.digest for prompts in sets}) == 3, "a resume tells them apart"
+
+
+def test_prompts_with_an_offer_of_tools_are_longer_and_limited(policy) -> None:
+    dataset = Dataset((Problem("1", "s", "1+1", "2"), Problem("2", "s", "1+" * 9 + "1", "10")))
+    tree = {"rollout": {"multi_turn": {"enable": True}}, "data": {"max_prompt_length": 512}}
+    prompts = tokenize(dataset, policy.tokenizer, Config.model_validate(tree), "data.train")
+    assert prompts.prompt(0) == policy.tokenizer.encode("1+1\n")
+    offering = prompts.prompt(0, tools=True)
+    assert policy.tokenizer.decode(offering).startswith("Tools: calculator(expression).")
+    assert offering[-4:] == prompts.prompt(0)
+    tree["data"] = {"max_prompt_length": len(offering), "filter_overlong_prompts": True}
+    short = tokenize(dataset, policy.tokenizer, Config.model_validate(tree), "data.train")
+    assert (len(short), short.too_long, len(short.offering)) == (1, 1, 1)
+
+
 def test_long_prompts_are_refused_or_left_out(policy, caplog: pytest.LogCaptureFixture) -> None:
     dataset = Dataset((Problem("short", "s", "1+1", "2"), Problem("long", "s", "1+" * 40 + "1", "41")))
     with pytest.raises(DataError, match=r"max_prompt_length: got 64; need 8\d for problem long of data.train \(1 of 2"):

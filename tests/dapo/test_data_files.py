@@ -4,6 +4,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dapo.batch import Message
 from dapo.data_files import read_rows
 from dapo.errors import DataError
 
@@ -23,12 +24,42 @@ def verl_row(problem: str, index: object, source: str = "x") -> dict[str, object
     }
 
 
-def test_messages_of_a_prompt_are_joined(tmp_path: Path) -> None:
+def test_a_dialogue_is_kept_and_its_text_is_joined(tmp_path: Path) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
     row = {"data_source": "x", "prompt": messages, "reward_model": {"ground_truth": "2"}, "extra_info": None}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
     (row,) = read_rows(str(tmp_path / "a.parquet"))
     assert row.problem.problem == "Be brief.\n\n1+1?"
+    assert row.problem.messages == (Message("system", "Be brief."), Message("user", "1+1?"))
+
+
+TALK = [
+    {"role": "user", "content": "1+1?"},
+    {"role": "assistant", "content": "2"},
+    {"role": "user", "content": "And 2+2?"},
+]
+
+
+@pytest.mark.parametrize("key", ["prompt", "messages"])
+@pytest.mark.parametrize("verl", [True, False])
+def test_dialogues_of_either_schema(tmp_path: Path, key: str, verl: bool) -> None:
+    key = "problem" if key == "prompt" and not verl else key
+    answer = {"reward_model": {"ground_truth": "4"}} if verl else {"answer": "4"}
+    (row,) = read_rows(write_jsonl(tmp_path / "a.jsonl", [{key: TALK, "level": 1, **answer}]))
+    assert [message._asdict() for message in row.problem.messages] == TALK
+    assert row.problem.problem == "1+1?\n\n2\n\nAnd 2+2?"
+    assert row.problem.extra == {"level": 1}
+
+
+def test_one_message_of_the_user_is_a_text(tmp_path: Path) -> None:
+    rows = [{"messages": TALK[:1], "answer": 2}, {"problem": "1+1?", "answer": 2}]
+    first, second = (row.problem for row in read_rows(write_jsonl(tmp_path / "a.jsonl", rows)))
+    assert first.identity == second.identity == ("1+1?", ())
+
+
+def test_messages_beside_a_problem_are_another_column(tmp_path: Path) -> None:
+    (row,) = read_rows(write_jsonl(tmp_path / "a.jsonl", [{"problem": "p", "messages": TALK, "answer": 2}]))
+    assert (row.problem.problem, row.problem.messages, row.problem.extra) == ("p", (), {"messages": TALK})
 
 
 FAULTY = {
@@ -44,6 +75,29 @@ FAULTY = {
     "no ground truth": (
         {"prompt": "p", "reward_model": {}},
         r"a\.jsonl:2: reward_model\.ground_truth: got None",
+    ),
+    "no message": ({"messages": [], "answer": "1"}, r"a\.jsonl:2: messages: got no message; need the last one"),
+    "an answer at the end": (
+        {"messages": TALK[:2], "answer": "1"},
+        r"a\.jsonl:2: messages: got a dialogue that ends with the assistant's message; need the last one to be the",
+    ),
+    "a role that isn't known": (
+        {"prompt": [{"role": "tool", "content": "2"}, *TALK], "reward_model": {"ground_truth": "1"}},
+        r"a\.jsonl:2: prompt\[0\]\.role: got 'tool'; need one of system, user, assistant",
+    ),
+    "no role": ({"messages": [{"content": "2"}], "answer": "1"}, r"messages\[0\]\.role: got None"),
+    "an empty content": (
+        {"messages": [*TALK[:2], {"role": "user", "content": " "}], "answer": "1"},
+        r"a\.jsonl:2: messages\[2\]\.content: got ' '; need a text",
+    ),
+    "content in parts": (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "1"}]}], "answer": "1"},
+        r"messages\[0\]\.content: got \[\{'type'",
+    ),
+    "no table": ({"messages": ["hi"], "answer": "1"}, r"messages\[0\]: got 'hi'; need a message with role and content"),
+    "a system message in the middle": (
+        {"messages": [TALK[0], {"role": "system", "content": "x"}, TALK[0]], "answer": "1"},
+        r"messages\[1\]\.role: got 'system'; need it in the first message only",
     ),
     "id taken": ({"id": "x", "problem": "p", "answer": "1"}, r"a\.jsonl:2: id: got 'x' again"),
 }

@@ -1,186 +1,173 @@
-"""Adapters: the numbers are peft's own, generation uses them, and a run trains, saves and resumes nothing else."""
+"""LoRA: the decoder with an adapter is what peft says it is, and a run trains the adapter alone."""
 
-import os
-import signal
-import subprocess
-import sys
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 from dapo.config import Config, ModelConfig
-from dapo.errors import CheckpointError, ModelError
+from dapo.errors import ModelError
+from dapo.lora import FILE, add_adapter, load_adapter
 from dapo.model import Policy, load_policy, response_logprobs, save_policy
-from dapo.model_lora import adapter_state, add_adapters
+from dapo.model_decoder import adapter_state, effective_weight, merged_state
 from dapo.preflight import preflight
 from dapo.rollout import generate
 from dapo.run import Run
-from dapo.train import train
+from dapo.update import make_optimizer
 from peft import LoraConfig, inject_adapter_in_model
-from pydantic import ValidationError
 from safetensors.torch import load_file
+from training import run, weights
 from transformers import AutoModelForCausalLM
 
-IDS = torch.tensor([5, 6, 7, 8, 9, 40])
-SOME = ("q_proj", "down_proj")
-SCRIPT = """
-import os, signal, sys
-from dapo.config import Config
-from dapo.train import train
-
-def report(step):
-    if step.step == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return True
-
-train(Config.model_validate_json(sys.argv[1]), report)
-"""
+RANK, ALPHA = 4, 8
+PAIRS = [([5, 9, 11, 7], [20, 31, 8]), ([5, 6], [40, 41, 42, 43, 9])]
+LORA = {"lora_rank": RANK, "lora_alpha": ALPHA}
 
 
-def randomise(model: torch.nn.Module, seed: int = 3) -> None:
-    """Adapters begin as nothing; give them something."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for tensor in adapter_state(model).values():
-            tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.2)
-
-
-def adapted(policy: Policy, **settings: object) -> Policy:
-    add_adapters(policy.model, ModelConfig.model_validate({"lora_rank": 4, "lora_alpha": 12, **settings}), seed=1)
+def adapted(policy: Policy, **changes: object) -> Policy:
+    """The policy with an adapter whose second half isn't zero any more."""
+    add_adapter(policy, ModelConfig.model_validate(LORA | changes), seed=3)
+    generator = torch.Generator().manual_seed(5)
+    for name, tensor in adapter_state(policy.model).items():
+        if ".lora_B." in name:
+            tensor.normal_(0.0, 0.1, generator=generator)
     return policy
 
 
-@pytest.mark.parametrize("targets", ["all-linear", SOME])
-def test_logits_and_gradients_are_those_of_peft(policy: Policy, model_folder: Path, targets) -> None:
-    theirs = AutoModelForCausalLM.from_pretrained(model_folder, attn_implementation="eager")
-    settings = LoraConfig(r=4, lora_alpha=12, target_modules=targets if targets == "all-linear" else list(targets))
-    theirs = inject_adapter_in_model(settings, theirs)
-    adapted(policy, target_modules=targets)
-    randomise(policy.model)
-    mine = adapter_state(policy.model)
-    assert mine.keys() == adapter_state(theirs).keys()
-    theirs.load_state_dict(mine, strict=False)
-    plain = load_policy(model_folder).model(IDS)
-    got, want = policy.model(IDS), theirs(IDS.unsqueeze(0)).logits[0]
-    torch.testing.assert_close(got, want, atol=1e-5, rtol=0)
-    assert (got - plain).abs().max() > 0.01
-    for logits in (got, want):
-        torch.autograd.backward(logits.log_softmax(-1)[:-1].gather(1, IDS[1:, None]).sum())
-    expected = dict(theirs.named_parameters())
-    for name, parameter in policy.model.named_parameters():
-        assert (parameter.grad is not None) == parameter.requires_grad == (name in mine)
-        if parameter.grad is not None:
-            torch.testing.assert_close(parameter.grad, expected[name].grad, atol=1e-4, rtol=1e-4)
+def logprobs_of(policy: Policy) -> torch.Tensor:
+    return response_logprobs(policy.model, PAIRS, 1.0)[0]
 
 
-def test_new_adapters_change_nothing_and_are_of_the_seed(policy: Policy, model_folder: Path) -> None:
-    before = policy.model(IDS)
-    state = torch.get_rng_state()
+def test_a_fresh_adapter_changes_nothing_and_its_seed_decides_it(policy: Policy) -> None:
+    before = logprobs_of(policy)
+    one, same, other = (copy.deepcopy(policy) for _ in range(3))
+    for chosen, seed in ((one, 1), (same, 1), (other, 2)):
+        add_adapter(chosen, ModelConfig.model_validate(LORA), seed)
+    assert torch.equal(logprobs_of(one), before)
+    first, again, third = (adapter_state(chosen.model) for chosen in (one, same, other))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], third[name]) for name in first)
+
+
+def test_the_adapter_alone_is_trained(policy: Policy) -> None:
+    add_adapter(policy, ModelConfig.model_validate(LORA | {"target_modules": ("q_proj", "down_proj")}), 0)
+    optimizer = make_optimizer(policy, Config().actor.optim)
+    trained = sum(weight.numel() for group in optimizer.param_groups for weight in group["params"])
+    assert trained == 2 * RANK * ((32 + 32) + (64 + 32)), "two layers: q 32 to 32, down 64 to 32"
+    assert trained == sum(tensor.numel() for tensor in adapter_state(policy.model).values())
+
+
+def test_log_probabilities_and_gradients_are_pefts(policy: Policy, tmp_path: Path) -> None:
+    save_policy(policy, tmp_path / "base")
     adapted(policy)
-    torch.testing.assert_close(policy.model(IDS), before)
-    assert torch.equal(torch.get_rng_state(), state)
-    again = adapter_state(adapted(load_policy(model_folder)).model)
-    assert all(torch.equal(tensor, again[name]) for name, tensor in adapter_state(policy.model).items())
-    other = load_policy(model_folder)
-    add_adapters(other.model, ModelConfig(lora_rank=4), seed=2)
-    assert not all(torch.equal(tensor, again[name]) for name, tensor in adapter_state(other.model).items())
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "base", attn_implementation="eager")
+    names = sorted({name.split(".lora_")[0].rsplit(".", 1)[-1] for name in adapter_state(policy.model)})
+    settings = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=names)
+    inject_adapter_in_model(settings, theirs)
+    theirs.load_state_dict(adapter_state(policy.model), strict=False)
+    ours = logprobs_of(policy)
+    expected = []
+    for prompt, response in PAIRS:
+        logits = theirs(torch.tensor([prompt + response])).logits[0].log_softmax(-1)
+        expected.append(logits[len(prompt) - 1 : -1].gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1))
+    torch.testing.assert_close(ours, torch.cat(expected), atol=1e-5, rtol=0)
+    ours.sum().backward()
+    torch.cat(expected).sum().backward()
+    gradients = {name: weight.grad for name, weight in theirs.named_parameters() if ".lora_" in name}
+    for name, weight in policy.model.named_parameters():
+        if ".lora_" in name:
+            torch.testing.assert_close(weight.grad, gradients[name], atol=1e-4, rtol=1e-4)
+        else:
+            assert weight.grad is None
 
 
-def test_number_of_trained_parameters(policy: Policy) -> None:
+def test_generation_draws_from_the_adapted_policy(policy: Policy) -> None:
+    base = copy.deepcopy(policy)
     adapted(policy)
-    # hidden 32, MLP 64, q and o 32 x 32, k and v 16 x 32, two layers.
-    sides = 2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 64)
-    assert sum(p.numel() for p in policy.model.parameters() if p.requires_grad) == 2 * 4 * sides
-
-
-def test_generation_uses_the_adapters(policy: Policy) -> None:
-    adapted(policy)
-    randomise(policy.model)
-    prompts = [[5, 6, 7], [8, 9]]
-    groups = generate(
-        policy,
-        prompts,
-        4,
-        temperature=1.0,
-        top_p=1.0,
-        top_k=-1,
-        max_response_length=12,
-        max_num_seqs=8,
+    prompts = [[5, 9, 11], [7, 8]]
+    drawn = generate(
+        policy, prompts, 2, temperature=1.0, top_p=1.0, top_k=-1, max_response_length=6, max_num_seqs=8,
         generator=torch.Generator().manual_seed(0),
-    )
-    for prompt, group in zip(prompts, groups, strict=True):
-        for response in group:
-            expected, _ = response_logprobs(policy.model, [(prompt, response.token_ids)], 1.0)
-            torch.testing.assert_close(torch.tensor(response.rollout_logprobs), expected.detach(), atol=1e-5, rtol=0)
+    )  # fmt: skip
+    pairs = [(p, r.token_ids) for p, group in zip(prompts, drawn, strict=True) for r in group]
+    recorded = torch.tensor([value for group in drawn for r in group for value in r.rollout_logprobs])
+    torch.testing.assert_close(response_logprobs(policy.model, pairs, 1.0)[0], recorded, atol=1e-5, rtol=0)
+    assert (response_logprobs(base.model, pairs, 1.0)[0] - recorded).abs().max() > 1e-3
 
 
-def test_merged_folder_computes_the_same(policy: Policy, tmp_path: Path) -> None:
+def test_the_merged_folder_is_a_model_like_any_other(policy: Policy, tmp_path: Path) -> None:
     adapted(policy)
-    randomise(policy.model)
     save_policy(policy, tmp_path / "merged")
-    torch.testing.assert_close(load_policy(tmp_path / "merged").model(IDS), policy.model(IDS), atol=1e-5, rtol=0)
+    merged = load_policy(tmp_path / "merged")
+    assert merged.model.state_dict().keys() == merged_state(policy.model).keys()
+    torch.testing.assert_close(logprobs_of(merged), logprobs_of(policy), atol=1e-5, rtol=0)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
-    torch.testing.assert_close(theirs(IDS.unsqueeze(0)).logits[0], policy.model(IDS), atol=1e-5, rtol=0)
+    layer = theirs.model.layers[0].mlp.gate_proj
+    torch.testing.assert_close(layer.weight, effective_weight(policy.model.model.layers[0].mlp.gate_proj))
 
 
-def test_a_run_trains_the_adapters_only(make_config, model_folder: Path, tmp_path: Path) -> None:
-    config = make_config(model__lora_rank=4, actor__use_kl_loss=True, trainer__default_local_dir=str(tmp_path / "run"))
-    start = Run.start(config)
-    assert start.reference is not None and not adapter_state(start.reference.model)
-    begin = {name: tensor.clone() for name, tensor in adapter_state(start.policy.model).items()}
-    steps = []
-    train(config, lambda step: steps.append(step) or True)
-    assert [step.metrics["actor/optimizer_steps"] for step in steps[1:]] == [1.0] * 3
-    end = load_file(tmp_path / "run" / "global_step_3" / "adapters.safetensors")
-    assert not any(torch.equal(tensor, begin[name]) for name, tensor in end.items())
-    base, merged = (
-        load_file(folder / "model.safetensors")
-        for folder in (model_folder, tmp_path / "run" / "global_step_3" / "model")
-    )
-    assert base.keys() == merged.keys()
-    changed = {name for name, tensor in base.items() if not torch.equal(tensor, merged[name])}
-    assert changed == {name for name in base if "_proj" in name}
+def test_a_run_trains_the_adapter_and_resumes_bit_for_bit(make_config, model_folder: Path, tmp_path: Path) -> None:
+    def config(name: str) -> Config:
+        model = {"path": str(model_folder), **LORA}
+        optim = {"lr": 1e-2}
+        return make_config(model=model, actor__optim=optim, trainer__default_local_dir=str(tmp_path / name))
+
+    whole = run(config("whole"))
+    run(config("parts"), stop_at=2)
+    again = run(config("parts"))
+    assert whole[-1].final and again[-1].final
+    one, other = (load_file(tmp_path / name / "global_step_3" / FILE) for name in ("whole", "parts"))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert all(torch.equal(a, b) for a, b in zip(
+        weights(tmp_path / "whole").values(), weights(tmp_path / "parts").values(), strict=True
+    ))  # fmt: skip
+    base, trained = load_policy(model_folder), load_policy(tmp_path / "whole" / "global_step_3" / "model")
+    changed = {
+        name.rsplit(".", 2)[-2]
+        for name, tensor in trained.model.state_dict().items()
+        if not torch.equal(tensor, base.model.state_dict()[name])
+    }
+    assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 
-def test_killed_and_resumed_gives_the_same_adapters(make_config, tmp_path: Path) -> None:
-    changes = {"model__lora_rank": 4, "trainer__total_training_steps": 4, "trainer__save_freq": 1}
-    train(make_config(**changes, trainer__default_local_dir=str(tmp_path / "whole")), lambda _: True)
-    config = make_config(**changes, trainer__default_local_dir=str(tmp_path / "killed"))
-    paths = os.pathsep.join([str(Path(__file__).parent / "helpers"), *sys.path])
-    killed = subprocess.run(
-        [sys.executable, "-c", SCRIPT, config.model_dump_json()],
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL
-    told = []
-    train(config, lambda step: told.append(step.step) or True)
-    assert told == [2, 3, 4]
-    for file in ("adapters.safetensors", "model/model.safetensors"):
-        one, other = (load_file(tmp_path / name / "global_step_4" / file) for name in ("whole", "killed"))
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
+def test_the_reference_has_no_adapter(make_config, model_folder: Path) -> None:
+    model = {"path": str(model_folder), **LORA}
+    started = Run.start(make_config(model=model, actor__use_kl_loss=True))
+    assert started.reference is not None
+    assert adapter_state(started.policy.model) and not adapter_state(started.reference.model)
 
 
-def test_resume_refuses_another_model_in_the_same_place(make_config, model_folder: Path, tmp_path: Path) -> None:
-    changes = {"model__lora_rank": 4, "trainer__save_freq": 1, "trainer__default_local_dir": str(tmp_path / "run")}
-    train(make_config(**changes, trainer__total_training_steps=1), lambda _: True)
-    other = load_policy(model_folder)
-    with torch.no_grad():
-        other.model.model.norm.weight.mul_(1.5)
-    save_policy(other, model_folder)
-    with pytest.raises(CheckpointError, match=r"model\.path: got other weights.*norm\.weight.*put the model back"):
-        Run.start(make_config(**changes))
+def test_another_models_adapter_is_refused(policy: Policy, tmp_path: Path) -> None:
+    adapted(policy, target_modules=("q_proj",))
+    with pytest.raises(ModelError, match="can't be read"):
+        load_adapter(policy.model, tmp_path)
+    other = copy.deepcopy(policy)
+    from dapo.lora import save_adapter
+
+    save_adapter(other.model, tmp_path)
+    load_adapter(policy.model, tmp_path)
+    fresh = load_policy_with(tmp_path, policy)
+    with pytest.raises(ModelError, match="another model"):
+        load_adapter(fresh.model, tmp_path)
 
 
-def test_faults_are_told_before_the_run(make_config, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> None:
-    assert not preflight(make_config(model__lora_rank=4, model__target_modules=["q_proj"]))
-    assert [fault.key for fault in preflight(make_config(model__lora_alpha=32))] == ["model.lora_alpha"]
-    (fault,) = preflight(make_config(model__lora_rank=4, model__target_modules=["q_proj", "c_attn"]))
-    assert (fault.key, fault.got) == ("model.target_modules", "c_attn")
-    with pytest.raises(ValidationError, match="lora_rank"):
-        Config.model_validate({"model": {"lora_rank": -1}})
-    monkeypatch.setitem(sys.modules, "peft", None)
-    assert [fault.key for fault in preflight(make_config(model__lora_rank=4))] == ["model.lora_rank"]
-    with pytest.raises(ModelError, match=r"lora_rank: got 4 without the package peft"):
-        adapted(policy)
+def load_policy_with(folder: Path, policy: Policy) -> Policy:
+    """The same model with an adapter on other projections."""
+    save_policy(policy, folder / "model")
+    fresh = load_policy(folder / "model")
+    add_adapter(fresh, ModelConfig.model_validate(LORA | {"target_modules": ("k_proj",)}), 0)
+    return fresh
+
+
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [
+        ({"lora_alpha": 8}, "model.lora_alpha"),
+        ({"target_modules": ("q_proj",)}, "model.target_modules"),
+        ({"lora_rank": 4, "target_modules": ("query",)}, "model.target_modules"),
+        ({"lora_rank": 4, "target_modules": ()}, "model.target_modules"),
+    ],
+)
+def test_settings_that_mean_nothing_are_faults(model: dict[str, object], key: str) -> None:
+    assert [fault.key for fault in preflight(Config.model_validate({"model": model}))] == [key]
+    assert not preflight(Config.model_validate({"model": LORA}))

@@ -335,10 +335,10 @@ def test_prompts_are_measured_with_the_models_tokenizer(model_folder: Path, tmp_
     assert faults(**tree) == {}
 
 
-def test_a_model_of_another_family_is_told(model_folder: Path) -> None:
+def test_a_model_with_quantised_weights_is_told(model_folder: Path) -> None:
     path = model_folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "gpt2"}))
-    assert "gpt2" in faults(model={"path": str(model_folder)})["model.path"].got
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"bits": 4}}))
+    assert "quantization_config" in faults(model={"path": str(model_folder)})["model.path"].got
     (model_folder / "model.safetensors").unlink()
     assert "without model.safetensors" in faults(model={"path": str(model_folder)})["model.path"].got
 

@@ -11,7 +11,7 @@ from dapo.batch import Response
 from dapo.errors import NonFinite
 from dapo.model import Decoder, DecoderConfig, Policy, response_logprobs, save_policy
 from dapo.model_config import RopeScaling
-from dapo.rollout import Sampling, draw, generate
+from dapo.rollout import Engine, Rows, Sampling, draw, generate, sample_rows
 from dapo.tokenizer import byte_tokenizer
 from dapo.warmstart import initialise
 from hypothesis import given, settings
@@ -238,6 +238,23 @@ def test_responses_come_in_the_order_of_prompts(policy: Policy) -> None:
                 logits = policy.model(torch.tensor(prompt + row))[-1:]
             row.append(int(draw(logits, uniforms[place, len(row) : len(row) + 1], Sampling(1.0, 1.0, -1))[0]))
         assert groups[place // 2][place % 2] == row
+
+
+@pytest.mark.parametrize("max_num_seqs", [512, 3])
+def test_each_row_has_its_own_limit(policy: Policy, max_num_seqs: int) -> None:
+    """And its own random numbers: it is the start of what it would be without the limit."""
+    owners = torch.arange(len(PROMPTS)).repeat_interleave(3)
+    uniforms = torch.rand(len(owners), LENGTH, generator=torch.Generator().manual_seed(0))
+    limits = 1 + torch.arange(len(owners)) % LENGTH
+    rows = Rows(PROMPTS, owners, uniforms, limits)
+    found = sample_rows(Engine(policy.model), policy.tokenizer, rows, Sampling(1.0, 1.0, -1), max_num_seqs)
+    whole = [row for group in responses(policy, n=3) for row in group]
+    for row, full, limit in zip(found, whole, limits.tolist(), strict=True):
+        assert row.token_ids == full.token_ids[:limit]
+        assert len(row.rollout_logprobs) == len(row.token_ids)
+        assert row.finished == (full.finished and len(full.token_ids) <= limit)
+        assert row.text == policy.tokenizer.decode(row.token_ids)
+    assert {row.finished for row in found} == {True, False}
 
 
 def test_one_token_and_no_prompts(policy: Policy) -> None:

@@ -14,7 +14,7 @@ from dapo.data import load_dataset
 from dapo.errors import DapoError, DataError, NonFinite
 from dapo.model import load_policy
 from dapo.reward import Scorer
-from dapo.supervised import choose_examples, warmstart
+from dapo.supervised import choose_examples, tokenized, warmstart
 from dapo.trainer import train
 from pydantic import ValidationError
 from safetensors.torch import load_file
@@ -69,8 +69,36 @@ def test_field_and_template_are_configurable(config: Config) -> None:
     assert found["0+1"] == "#### 1"
 
 
-def test_validation_problems_are_never_taught(config: Config) -> None:
+def test_validation_problems_are_never_taught_however_they_are_spaced(config: Config, rows: Path) -> None:
+    content = (rows / "val.jsonl").read_text()
+    (rows / "val.jsonl").write_text(content.replace('"8+1"', '"  8+1 "'))
     assert set(examples(config)) == {f"{n}+1" for n in range(8)}
+
+
+def test_validation_problems_that_val_size_leaves_unmeasured_are_not_taught_either(
+    config: Config, rows: Path, tmp_path: Path
+) -> None:
+    tree = config.model_dump(mode="json")
+    tree["data"]["val_size"] = 1
+    result = warmstart(Config.model_validate(tree), WarmstartConfig(steps=1), tmp_path / "warm")
+    assert (result.before["val/problems"], result.left_out, result.examples) == (1.0, 2, 8)
+
+
+def test_problems_of_two_sources_with_one_id_each_have_their_own_target(config: Config, rows: Path) -> None:
+    both = [
+        {"id": "0", "data_source": source, "problem": f"{number}+1", "answer": number + 1}
+        for number, source in enumerate(("one", "two"))
+    ]
+    (rows / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in both))
+    policy = load_policy(config.model.path)
+    val = load_dataset(config.data.val, config.reward.grader)
+    scorer = Scorer(config.reward, config.data.max_response_length)
+    chosen, _ = choose_examples(config, WarmstartConfig(), scorer, val)
+    pairs = tokenized(chosen, policy, config)
+    assert {tuple(map(policy.tokenizer.decode, pair)) for pair in pairs} == {
+        ("0+1\n", "Answer: 1"),
+        ("1+1\n", "Answer: 2"),
+    }
 
 
 def test_a_share_is_drawn_at_random_and_repeatably(config: Config) -> None:

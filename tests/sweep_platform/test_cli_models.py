@@ -52,7 +52,7 @@ def test_all_faults_of_a_warm_start_at_once_and_nothing_written(platform: Shell,
     reply = platform("warmstart", *settings, *faulty, "--out", "warm")
     assert (reply.code, reply.out) == (2, "")
     assert reply.err.splitlines() == [
-        "override:warmstart.share: got 2; need less than or equal to 1; change it",
+        "override:warmstart.share: got 2; need less than or equal to 1; set it to such a value",
         "override:warmstart.step: got unknown key 'step'; need one of ['share', 'epochs', 'steps', 'batch_size', 'lr', "
         "'max_token_len', 'field', 'template']; did you mean steps?",
         "override:rollout.n: got 1; need at least 2: one response has nothing to be compared with, and no advantage; "

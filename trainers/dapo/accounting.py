@@ -35,14 +35,20 @@ DEVICES = 1
 def generation_flops(prompt_length: int, responses: Sequence[Response], flops: FlopsPerToken) -> float:
     """FLOPs of generating one group: its prompt once, then each response token.
 
-    FLOPs per token are linear in the context, so a run of tokens costs its length times the cost at its mean
-    context.
+    A later turn begins with a pass over everything before it, what tools answered included: the engine keeps no
+    cache between turns. FLOPs per token are linear in the context, so a run of tokens costs its length times the
+    cost at its mean context.
     """
     total = forward_flops(0, prompt_length, flops)
-    # The last token is drawn and never fed back.
-    return total + sum(
-        forward_flops(prompt_length, len(response.token_ids) - 1, flops) for response in responses if response.token_ids
-    )
+    for response in responses:
+        context = prompt_length
+        for sampled, length in response.runs:
+            if sampled:
+                again = context if context > prompt_length else 0
+                # A turn's last token is drawn and never fed back.
+                total += forward_flops(0, again, flops) + forward_flops(context, length - 1, flops)
+            context += length
+    return total
 
 
 def forward_flops(context: int, length: int, flops: FlopsPerToken) -> float:
@@ -103,10 +109,57 @@ class Meter:
             evaluation_tokens=self.cost.evaluation_tokens + tokens,
         )
 
+    def note_part(self, part: str, elapsed: float) -> None:
+        """Add seconds to `timing_s/<part>` that are in another phase's time, and cost, already."""
+        key = f"timing_s/{part}"
+        self.seconds[key] = self.seconds.get(key, 0.0) + elapsed
+
     def take_seconds(self) -> dict[str, float]:
         """Return the seconds by phase since the last call."""
         seconds, self.seconds = self.seconds, {}
         return seconds
+
+
+@dataclass(slots=True)
+class TurnStats:
+    """Sums over the responses in which tools were offered."""
+
+    offered: int = 0
+    """Responses."""
+    using: int = 0
+    """Responses with a call that was answered."""
+    turns: int = 0
+    calls: int = 0
+    failures: int = 0
+    """Calls that were answered with an error."""
+    tokens: int = 0
+    tool_tokens: int = 0
+    """Tokens that no policy sampled."""
+
+    def add(self, response: Response) -> None:
+        """Count a response."""
+        if response.turns is None:
+            return
+        self.offered += 1
+        self.using += response.turns.calls > 0
+        self.turns += response.turns.count
+        self.calls += response.turns.calls
+        self.failures += response.turns.failures
+        self.tokens += len(response.token_ids)
+        self.tool_tokens += len(response.token_ids) - response.sampled_tokens
+
+    def metrics(self, responses: int) -> dict[str, float]:
+        """Means and shares by metric name, of so many responses in all; none where nothing was offered."""
+        if self.offered == 0:
+            return {}
+        found = {
+            "multi_turn/offered": self.offered / responses,
+            "multi_turn/turns_mean": self.turns / self.offered,
+            "multi_turn/calls_mean": self.calls / self.offered,
+            "multi_turn/call_share": self.using / self.offered,
+            "multi_turn/tool_token_share": self.tool_tokens / self.tokens,
+        }
+        return found | ({"multi_turn/failure_share": self.failures / self.calls} if self.calls else {})
 
 
 @dataclass(slots=True)
@@ -115,6 +168,9 @@ class RolloutStats:
 
     responses: int = 0
     tokens: int = 0
+    """Sampled ones."""
+    length: int = 0
+    """Tokens of all responses, what tools answered included."""
     longest: int = 0
     truncated: int = 0
     penalised: int = 0
@@ -125,6 +181,7 @@ class RolloutStats:
     score: float = 0.0
     seq_reward: float = 0.0
     kl_penalty: float = 0.0
+    turns: TurnStats = field(default_factory=TurnStats)
 
     def add(self, groups: Sequence[RolloutGroup]) -> None:
         """Count scored groups."""
@@ -132,7 +189,9 @@ class RolloutStats:
             for response, score in zip(group.responses, group.scores, strict=True):
                 length = len(response.token_ids)
                 self.responses += 1
-                self.tokens += length
+                self.tokens += response.sampled_tokens
+                self.turns.add(response)
+                self.length += length
                 self.longest = max(self.longest, length)
                 self.truncated += not response.finished
                 self.penalised += score.seq_reward < score.score
@@ -153,15 +212,17 @@ class RolloutStats:
             "reward/seq_reward_mean": self.seq_reward / count,
             "reward/overlong_penalised": self.penalised / count,
             "reward/grader_failures": float(self.failed),
-            "response_length/mean": self.tokens / count,
+            "response_length/mean": self.length / count,
             "response_length/max": float(self.longest),
             "response_length/clip_ratio": self.truncated / count,
-        } | ({"reward/kl_penalty_mean": self.kl_penalty / count} if self.kl_penalty else {})
+            **({"reward/kl_penalty_mean": self.kl_penalty / count} if self.kl_penalty else {}),
+            **self.turns.metrics(count),
+        }
 
 
 @dataclass(slots=True)
 class TokenAccount:
-    """Where every response token went that was generated for training, since the first step.
+    """Where every token went that was sampled for training, since the first step; a tool's tokens are none of them.
 
     With the tokens of groups that are held for the next update the parts add up to `Cost.tokens`, after each
     update and after a resume. Evaluation has its own count, `Cost.evaluation_tokens`.

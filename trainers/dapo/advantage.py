@@ -69,7 +69,7 @@ def group_relative_advantages(
             trained = response.finished or not overlong_filtering
             batch.sequences.append((group.prompt_ids, response.token_ids))
             batch.advantages.append(advantage)
-            batch.masks.append([trained] * len(response.token_ids))
+            batch.masks.append(response.mask if trained else [False] * len(response.token_ids))
             batch.rollout_logprobs.append(response.rollout_logprobs)
             batch.carried.append(group.behind > 0)
     return batch

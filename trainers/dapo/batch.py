@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 
@@ -24,6 +25,18 @@ class Fault(NamedTuple):
         return f"{self.key}: got {self.got}; need {self.need}; {self.do}"
 
 
+class Message(NamedTuple):
+    """One turn of a dialogue."""
+
+    role: str
+    """`system`, `user` or `assistant`."""
+    content: str
+
+
+Identity = tuple[str, tuple[Message, ...]]
+"""What rows that ask the same have in common."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One prompt with its gold answer."""
@@ -38,20 +51,68 @@ class Problem:
     """Gold answer, as printed in the data."""
     extra: Mapping[str, object] = field(default_factory=dict)
     """Other columns, handed to the reward function as `extra_info`."""
+    messages: tuple[Message, ...] = ()
+    """The dialogue, where the prompt is one; the last message is the user's, and `problem` is all their text."""
+
+    @property
+    def identity(self) -> Identity:
+        """The text, and who said what of it."""
+        return self.problem, self.messages
+
+
+@dataclass(slots=True)
+class Turns:
+    """What a response has beside its tokens where tools were offered, used or not."""
+
+    mask: list[bool]
+    """[R] True for tokens that the policy sampled; False for a tool's answer and the framing around it, which the
+    policy reads and is never trained to say (verl's `response_mask`)."""
+    count: int
+    """Assistant turns."""
+    last_text: str
+    """What the policy said in its last turn, calls left out."""
+    calls: int = 0
+    """Calls that were answered."""
+    failures: int = 0
+    """Calls among them whose answer was an error."""
 
 
 @dataclass(slots=True)
 class Response:
-    """One sampled response."""
+    """One sampled response: in one turn, or in several with what tools answered in between."""
 
     token_ids: list[int]
-    """[R] sampled tokens, the end token included when there is one."""
+    """[R] tokens, the end token of each turn included when there is one."""
     rollout_logprobs: list[float]
-    """[R] log-probability of each token under the distribution it was drawn from."""
+    """[R] log-probability of each token under the distribution it was drawn from; 0 where it wasn't drawn."""
     finished: bool
     """False: cut at `max_response_length`."""
     text: str
     """Decoded, without special tokens."""
+    turns: Turns | None = None
+    """None: no tools were offered, and every token is the policy's."""
+
+    @property
+    def mask(self) -> list[bool]:
+        """[R] True for the tokens that the policy sampled."""
+        return [True] * len(self.token_ids) if self.turns is None else self.turns.mask
+
+    @property
+    def runs(self) -> list[tuple[bool, int]]:
+        """The mask as (value, length) of each run of equal values."""
+        if self.turns is None:
+            return [(True, len(self.token_ids))]
+        return [(sampled, sum(1 for _ in run)) for sampled, run in groupby(self.turns.mask)]
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens that the policy sampled."""
+        return len(self.token_ids) if self.turns is None else sum(self.turns.mask)
+
+    @property
+    def statement(self) -> str:
+        """What is graded: the policy's own words in its last turn, never a tool's."""
+        return self.text if self.turns is None else self.turns.last_text
 
 
 @dataclass(slots=True)
@@ -105,9 +166,9 @@ class TrainBatch:
     advantages: list[float] = field(default_factory=list)
     """[B], the same for every token of a response."""
     masks: list[list[bool]] = field(default_factory=list)
-    """B x [R]; False keeps a token out of the loss."""
+    """B x [R]; False keeps a token out of the loss: one that the policy didn't sample, or of a filtered response."""
     rollout_logprobs: list[list[float]] = field(default_factory=list)
-    """B x [R] log-probabilities at generation."""
+    """B x [R] log-probabilities at generation; read where the mask is True only."""
     group_sizes: list[int] = field(default_factory=list)
     """Responses of each prompt, in order; sums to B."""
     carried: list[bool] = field(default_factory=list)
@@ -129,7 +190,7 @@ class EvaluatedSample:
     ground_truth: str
     correct: bool
     response_length: int
-    """Tokens."""
+    """Tokens, what tools answered included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +204,7 @@ class Cost:
     flops: float = 0.0
     """Model FLOPs of generation and update, thrown-away work included."""
     tokens: int = 0
-    """Response tokens generated for training, thrown-away ones included."""
+    """Tokens sampled for training, thrown-away ones included; what tools answered is none of them."""
     device_seconds: float = 0.0
     """Wall seconds x devices in generation, scoring and update."""
     evaluation_flops: float = 0.0

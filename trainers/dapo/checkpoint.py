@@ -1,9 +1,9 @@
 """Checkpoints: atomic, checked, rotating, without pickle.
 
 A checkpoint is a folder `global_step_<N>`: `model/` (a Hugging Face folder, usable as `model.path`),
-`optimizer.safetensors`, `state.json` and `manifest.json` with a checksum for each file; with adapters also
-`adapters.safetensors`, which `model/` has merged. It is written under another name, synced and renamed, so it is whole
-or not there. A damaged one is passed over for the one before it.
+`optimizer.safetensors`, with LoRA `adapter.safetensors`, `state.json` and `manifest.json` with a checksum for each
+file. It is written under another name, synced and renamed, so it is whole or not there. A damaged one is passed over
+for the one before it.
 
 Beside them, `progress.json` is rewritten after each step: what a run had spent when it was killed.
 """
@@ -26,21 +26,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from dapo.accounting import TokenAccount
-from dapo.batch import Cost, EvaluatedSample, Problem, Response, RolloutGroup, Score, StepMetrics
+from dapo.batch import Cost, EvaluatedSample, Problem, Response, RolloutGroup, Score, StepMetrics, Turns
 from dapo.config import Config
 from dapo.durable import flush, sha256_of
-from dapo.errors import CheckpointError, ModelError
-from dapo.model import WEIGHTS, Policy, load_policy, save_policy
-from dapo.model_lora import adapter_state, load_adapters
+from dapo.errors import CheckpointError
+from dapo.lora import save_adapter
+from dapo.model import Policy, load_policy, save_policy
 from dapo.sampling import SampledBatch, tokens_of
 from dapo.selection import Evidence, History
 
 FORMAT = 1
-MANIFEST, STATE, OPTIMIZER, ADAPTERS, MODEL, PROGRESS = (
+MANIFEST, STATE, OPTIMIZER, MODEL, PROGRESS = (
     "manifest.json",
     "state.json",
     "optimizer.safetensors",
-    "adapters.safetensors",
     "model",
     "progress.json",
 )
@@ -121,19 +120,6 @@ class Found:
         """Load its weights."""
         return load_policy(self.path / MODEL, dtype=config.model.dtype, device=device)
 
-    def load_adapters(self, policy: Policy) -> None:
-        """Put its adapters into a policy that has new ones.
-
-        Raises:
-            CheckpointError: the policy's weights aren't those that the adapters were trained on.
-        """
-        try:
-            load_adapters(policy.model, load_file(self.path / ADAPTERS), load_file(self.path / MODEL / WEIGHTS))
-        except (OSError, SafetensorError, ModelError) as error:
-            raise CheckpointError(
-                f"{self.path / ADAPTERS}: {error}; put the model back that it started from"
-            ) from error
-
     def load_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Restore the optimiser's state in place."""
         state: dict[int, dict[str, torch.Tensor]] = {}
@@ -163,9 +149,8 @@ class Checkpoints:
             work = self.folder / f"{_TEMPORARY}{os.getpid()}"
             work.mkdir()
             save_policy(policy, work / MODEL)
+            save_adapter(policy.model, work)
             save_file(_optimizer_tensors(optimizer), work / OPTIMIZER)
-            if adapters := adapter_state(policy.model):
-                save_file({name: tensor.cpu().contiguous() for name, tensor in adapters.items()}, work / ADAPTERS)
             content = {"format": FORMAT, "state": _content_of(state), "config": config.model_dump(mode="json")}
             (work / STATE).write_text(json.dumps(content), "utf-8")
             files = [path for path in sorted(work.rglob("*")) if path.is_file()]
@@ -306,8 +291,8 @@ def _read(path: Path) -> Found:
 
 
 def _content_of(state: RunState) -> dict[str, Any]:
-    """The state as JSON has it. A carried group is scored: its problem's other columns have served their purpose."""
-    carried = [replace(group, problem=replace(group.problem, extra={})) for group in state.carried]
+    """The state as JSON has it. A carried group is scored: what its problem has beside texts has served its purpose."""
+    carried = [replace(group, problem=replace(group.problem, extra={}, messages=())) for group in state.carried]
     return asdict(replace(state, carried=carried))
 
 
@@ -315,11 +300,16 @@ def _group_from(content: Mapping[str, Any]) -> RolloutGroup:
     return RolloutGroup(
         **{
             **content,
-            "problem": Problem(**content["problem"]),
-            "responses": [Response(**response) for response in content["responses"]],
+            "problem": Problem(**{**content["problem"], "messages": ()}),
+            "responses": [_response_from(response) for response in content["responses"]],
             "scores": [Score(**score) for score in content["scores"]],
         }
     )
+
+
+def _response_from(content: Mapping[str, Any]) -> Response:
+    turns = content.get("turns")  # a checkpoint of an earlier version has none
+    return Response(**{**content, "turns": None if turns is None else Turns(**turns)})
 
 
 def _history_from(content: Mapping[str, Any]) -> History:

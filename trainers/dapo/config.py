@@ -11,15 +11,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from dapo.config_actor import ActorConfig
-from dapo.config_section import (
-    Fraction,
-    KLEstimate,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Section,
-)
+from dapo.config_multi_turn import MultiTurnConfig
+from dapo.config_section import Fraction, KLEstimate, NonNegativeFloat, PositiveFloat, PositiveInt, Section
 from dapo.config_trainer import DEFAULT_UPDATES, TrainerConfig
 
 
@@ -33,19 +26,19 @@ class ModelConfig(Section):
     """Branch, tag or commit of a model on the hub; None takes its main branch as it was when it was downloaded."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Parameter and activation type."""
+    lora_rank: Annotated[int, Field(ge=0)] = 0
+    """Rank of a LoRA adapter (needs the extra `lora`): it alone is trained. 0 trains all weights. FLOPs are counted as
+    without one: the gradients of frozen weights that aren't computed, a third of an update at most, are in them."""
+    lora_alpha: PositiveInt = 16
+    """The adapter's product is scaled by this over the rank. Only with an adapter."""
+    target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """Projections that have an adapter: all, or those named, such as `q_proj`. Only with an adapter."""
     enable_gradient_checkpointing: bool = False
     """Keep only each layer's input for the backward pass and compute the rest again: the same gradients in less
     memory, for a third more compute in the update."""
     use_remove_padding: bool = True
     """Compute log-probabilities and gradients on packed sequences. Off: on micro-batches padded to their longest
     sequence, for comparison: the same numbers in more time and memory. The padding is in no budget and no FLOPs."""
-    lora_rank: NonNegativeInt = 0
-    """Rank of the adapters (LoRA, arXiv 2106.09685) that are trained in the place of the weights; 0 trains all weights.
-    Needs the extra `lora`. FLOPs are counted as without adapters, which is more than an update then takes."""
-    lora_alpha: PositiveInt = 16
-    """Adapters are scaled by this over their rank."""
-    target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
-    """Linear layers that get adapters, by name such as `q_proj`; `all-linear` is all but the output projection."""
 
 
 class SelectionConfig(Section):
@@ -235,6 +228,8 @@ class RolloutConfig(Section):
     """Devices that share one copy of the model in generation."""
     val_kwargs: SamplingConfig = SamplingConfig()
     """Sampling at evaluation."""
+    multi_turn: MultiTurnConfig = MultiTurnConfig()
+    """Turns and tools."""
 
 
 class OverlongBufferConfig(Section):

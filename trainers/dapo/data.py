@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dapo.arithmetic import Split, problems
-from dapo.batch import Fault, Problem
+from dapo.batch import Fault, Identity, Problem
 from dapo.config import Config
 from dapo.data_files import SUFFIXES, read_rows
 from dapo.errors import DataError
+from dapo.framing import Framing
 from dapo.public_data import OWNERS, data_path
 from dapo.reward import gradable
+from dapo.tool_calls import signatures_of
 
 if TYPE_CHECKING:
     from dapo.tokenizer import Tokenizer
@@ -62,6 +64,8 @@ class Prompts:
     """[P] tokens of each templated prompt."""
     too_long: int = 0
     """Problems left out for their length."""
+    offering: tuple[list[int], ...] = ()
+    """[P] tokens of each prompt that offers tools, where any does."""
 
     def __len__(self) -> int:
         """Return the number of problems."""
@@ -72,8 +76,13 @@ class Prompts:
         """SHA-256 of the problems in their order: a run that resumes must find the same ones."""
         total = hashlib.sha256()
         for problem in self.problems:
-            total.update(hashlib.sha256(problem.problem.encode()).digest())
+            told = "".join(f"\n{role}: {text}" for role, text in problem.messages)
+            total.update(hashlib.sha256(f"{problem.problem}{told}".encode()).digest())
         return total.hexdigest()
+
+    def prompt(self, index: int, *, tools: bool = False) -> list[int]:
+        """Return the tokens of a prompt, with or without the offer of tools."""
+        return self.offering[index] if tools else self.tokens[index]
 
     def draw(self, position: int, count: int, seed: int) -> list[int]:
         """Return the indices of the `count` prompts that follow the first `position` ones ever drawn.
@@ -112,11 +121,11 @@ def load_dataset(source: str, grader: str, size: int | None = None) -> Dataset:
     if Path(path).suffix not in SUFFIXES:
         names = ", ".join([*GENERATED, *OWNERS])
         raise DataError(Fault(source, "no such set", f"{names}, a .jsonl or a .parquet file", "name one of these"))
-    found: dict[str, Problem] = {}
-    counts: Counter[str] = Counter()
+    found: dict[Identity, Problem] = {}
+    counts: Counter[Identity] = Counter()
     for row in read_rows(path):
-        first = found.setdefault(row.problem.problem, row.problem)
-        counts[row.problem.problem] += 1
+        first = found.setdefault(row.problem.identity, row.problem)
+        counts[row.problem.identity] += 1
         if first.ground_truth != row.problem.ground_truth:
             logger.warning(
                 "%s:%d: same problem as %s with the answer %r instead of %r; the first is kept",
@@ -164,22 +173,24 @@ def tokenize(dataset: Dataset, tokenizer: Tokenizer, config: Config, key: str) -
     Args:
         dataset: what to tokenize.
         tokenizer: the policy's.
-        config: for `prompt_template`, `max_prompt_length` and `filter_overlong_prompts`.
+        config: for `prompt_template`, `max_prompt_length`, `filter_overlong_prompts` and the tools.
         key: the config key that named the data, for messages.
 
     Raises:
         DataError: a prompt is longer than `max_prompt_length` and `filter_overlong_prompts` is off, or none
-            is left.
+            is left; or a prompt can't be rendered.
+        ModelError: the chat template fails.
     """
     limit = config.data.max_prompt_length
-    texts = [tokenizer.prompt(problem.problem, config.data.prompt_template) for problem in dataset.problems]
-    tokens = tokenizer.encode_batch(texts)
-    fitting = [index for index, ids in enumerate(tokens) if 0 < len(ids) <= limit]
+    tokens = prompt_tokens(dataset, tokenizer, config, tools=False)
+    offering = prompt_tokens(dataset, tokenizer, config, tools=True) if config.rollout.multi_turn.enable else []
+    fitting = [index for index, ids in enumerate(offering or tokens) if 0 < len(ids) <= limit]
     left_out = len(tokens) - len(fitting)
     if left_out and (not config.data.filter_overlong_prompts or not fitting):
-        longest = max(range(len(tokens)), key=lambda index: len(tokens[index]))
+        lengths = list(map(len, offering or tokens))
+        longest = lengths.index(max(lengths))
         problem = dataset.problems[longest].problem_id
-        need = f"{len(tokens[longest])} for problem {problem} of {key} ({left_out} of {len(tokens)} are longer)"
+        need = f"{lengths[longest]} for problem {problem} of {key} ({left_out} of {len(tokens)} are longer)"
         do = "raise it, or set data.filter_overlong_prompts"
         raise DataError(Fault("data.max_prompt_length", str(limit), need, do))
     if left_out:
@@ -194,4 +205,16 @@ def tokenize(dataset: Dataset, tokenizer: Tokenizer, config: Config, key: str) -
         tuple(dataset.problems[index] for index in fitting),
         tuple(tokens[index] for index in fitting),
         left_out,
+        tuple(offering[index] for index in fitting if offering),
     )
+
+
+def prompt_tokens(dataset: Dataset, tokenizer: Tokenizer, config: Config, *, tools: bool) -> list[list[int]]:
+    """Return the tokens of every prompt, with the offer of tools or without.
+
+    Raises:
+        DataError: a prompt can't be rendered.
+        ModelError: the chat template fails.
+    """
+    framing = Framing(tokenizer, config.data.prompt_template, signatures_of(config.rollout.multi_turn))
+    return tokenizer.encode_batch([framing.prompt(problem, tools=tools) for problem in dataset.problems])

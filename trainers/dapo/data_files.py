@@ -1,5 +1,7 @@
 """Rows of .jsonl files (`problem`, `answer`) and of .jsonl or .parquet files in verl's schema.
 
+In either, a prompt may be a dialogue: a list of messages with `role` and `content`, as `prompt` or as `messages`.
+
 A fault names its row as `path:row`, counted from 1 (in a .jsonl file, the line); all faults of a file are told
 at once, up to `MAX_FAULTS`.
 """
@@ -7,17 +9,18 @@ at once, up to `MAX_FAULTS`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dapo.batch import Fault, Problem
+from dapo.batch import Fault, Identity, Message, Problem
 from dapo.errors import DataError
 
 MAX_FAULTS = 10
 """Faults of one file that are told."""
 SUFFIXES = (".jsonl", ".parquet")
+ROLES = ("system", "user", "assistant")
 _READ = frozenset({"id", "problem", "answer", "data_source", "prompt", "reward_model", "extra_info"})
 """Columns that have a place of their own in `Problem`."""
 
@@ -54,14 +57,14 @@ def read_rows(source: str) -> Iterator[Row]:
         got = "a folder" if path.is_dir() else "no file"
         raise DataError(Fault(source, got, "a file", "name one that exists"))
     faults: list[Fault] = []
-    texts: dict[tuple[str, str], str] = {}
+    known: dict[tuple[str, str], Identity] = {}
     count = 0
     for number, content in _json_lines(path) if path.suffix == ".jsonl" else _parquet_rows(path):
         count += 1
         try:
             columns = _json_object(content) if isinstance(content, str) else content
             problem = _parse(columns, path.stem, number)
-            if texts.setdefault((problem.data_source, problem.problem_id), problem.problem) != problem.problem:
+            if known.setdefault((problem.data_source, problem.problem_id), problem.identity) != problem.identity:
                 problem = _renamed(problem, columns, number)
         except RowFault as fault:
             faults.append(fault.at(f"{source}:{number}"))
@@ -107,16 +110,20 @@ def _parse(columns: Mapping[str, Any], default_source: str, number: int) -> Prob
         RowFault: a value is missing or of another type.
     """
     extra = columns.get("extra_info")
-    others = {key: value for key, value in columns.items() if key not in _READ}
+    verl = "reward_model" in columns
+    key = "prompt" if verl else "problem"
+    key = "messages" if columns.get(key) is None and columns.get("messages") is not None else key
+    others = {name: value for name, value in columns.items() if name not in _READ and name != key}
     others |= extra if isinstance(extra, Mapping) else {}
-    if "reward_model" in columns:
+    if verl:
         model = columns["reward_model"]
-        keys, text = ("prompt", "reward_model.ground_truth"), _prompt_text(columns.get("prompt"))
+        keys = (key, "reward_model.ground_truth")
         answer = model.get("ground_truth") if isinstance(model, Mapping) else None
         identity = others.get("index")
     else:
-        keys, text = ("problem", "answer"), columns.get("problem")
+        keys = (key, "answer")
         answer, identity = columns.get("answer"), columns.get("id")
+    text, messages = _prompt(columns.get(key), key)
     known = f"the row has {sorted(map(str, columns))}"
     if not isinstance(text, str) or not text.strip():
         raise RowFault(keys[0], f"{text!r:.60}", "a text", f"add it ({known})")
@@ -128,6 +135,7 @@ def _parse(columns: Mapping[str, Any], default_source: str, number: int) -> Prob
         problem=text,
         ground_truth=str(answer).strip(),
         extra=others,
+        messages=messages,
     )
 
 
@@ -141,12 +149,35 @@ def _json_object(line: str) -> Mapping[str, Any]:
     return content
 
 
-def _prompt_text(prompt: object) -> object:
-    """Join the contents of a list of messages; anything else is returned as it is."""
-    if not isinstance(prompt, Sequence) or isinstance(prompt, str):
-        return prompt
-    contents = [message.get("content") for message in prompt if isinstance(message, Mapping)]
-    return "\n\n".join(map(str, contents)) if contents and all(contents) else None
+def _prompt(prompt: object, key: str) -> tuple[object, tuple[Message, ...]]:
+    """Return a prompt's text and, if it is a dialogue, its messages; what is no list is returned as it is.
+
+    A single message of the user is a text: rows of either schema are then one problem.
+
+    Raises:
+        RowFault: a message has no known role or no text, or the last isn't the user's.
+    """
+    if not isinstance(prompt, list):
+        return prompt, ()
+    messages = tuple(_message(item, f"{key}[{place}]", place) for place, item in enumerate(prompt))
+    if not messages or messages[-1].role != "user":
+        got = f"a dialogue that ends with the {messages[-1].role}'s" if messages else "no"
+        raise RowFault(key, f"{got} message", "the last one to be the user's", "end it where an answer is wanted")
+    text = "\n\n".join(message.content for message in messages)
+    return text, messages if len(messages) > 1 else ()
+
+
+def _message(item: object, key: str, place: int) -> Message:
+    if not isinstance(item, Mapping):
+        raise RowFault(key, f"{item!r:.60}", "a message with role and content", "fix it")
+    role, content = item.get("role"), item.get("content")
+    if role not in ROLES:
+        raise RowFault(f"{key}.role", f"{role!r:.60}", f"one of {', '.join(ROLES)}", "fix it")
+    if role == "system" and place > 0:
+        raise RowFault(f"{key}.role", "'system'", "it in the first message only", "move it there")
+    if not isinstance(content, str) or not content.strip():
+        raise RowFault(f"{key}.content", f"{content!r:.60}", "a text", "fix it, or leave the message out")
+    return Message(role, content)
 
 
 def _renamed(problem: Problem, columns: Mapping[str, Any], number: int) -> Problem:

@@ -14,17 +14,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from dapo.accounting import Meter, generation_flops
-from dapo.batch import EvaluatedSample
+from dapo.batch import EvaluatedSample, Problem, Response, Score
 from dapo.config import Config, SamplingConfig
 from dapo.data import Prompts
 from dapo.model import Policy, flops_per_token
+from dapo.multi_turn import converse
 from dapo.reward import Scorer
-from dapo.rollout import generate
+from dapo.rollout import Sampling
 from dapo.seeding import generator_for
+from dapo.tools import Toolbox
 
 
 def evaluate(
-    policy: Policy, prompts: Prompts, scorer: Scorer, config: Config, meter: Meter, *, repeats: int = 1
+    policy: Policy,
+    prompts: Prompts,
+    scorer: Scorer,
+    config: Config,
+    meter: Meter,
+    *,
+    repeats: int = 1,
+    toolbox: Toolbox | None = None,
 ) -> tuple[EvaluatedSample, ...]:
     """Sample and grade `samples_per_problem` responses to each problem.
 
@@ -38,21 +47,24 @@ def evaluate(
         config: `rollout.val_kwargs` and the length limit.
         meter: charged as evaluation.
         repeats: how often each problem stands in the file.
+        toolbox: the tools that are offered with every prompt; None makes the config's own.
 
     Raises:
         DapoError: the process that grades can't be started.
     """
     sampling = config.rollout.val_kwargs
     n = samples_per_problem(sampling, repeats)
-    responses = generate(
+    toolbox = toolbox or Toolbox.of(config)
+    tools = toolbox is not None
+    asked = [prompts.prompt(index, tools=tools) for index in range(len(prompts))]
+    responses = converse(
         policy,
-        list(prompts.tokens),
+        asked,
+        [tools] * len(asked),
         n,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        max_response_length=config.data.max_response_length,
-        max_num_seqs=config.rollout.max_num_seqs,
+        sampling=Sampling(sampling.temperature, sampling.top_p, sampling.top_k),
+        config=config,
+        toolbox=toolbox,
         generator=generator_for(config.trainer.seed, "val"),
     )
     answered = [
@@ -60,27 +72,27 @@ def evaluate(
     ]
     scores = iter(scorer.score_all(answered))
     samples = []
-    for problem, tokens, group in zip(prompts.problems, prompts.tokens, responses, strict=True):
+    for problem, tokens, group in zip(prompts.problems, asked, responses, strict=True):
         meter.spend_evaluation(
             generation_flops(len(tokens), group, partial(flops_per_token, policy.config)),
-            sum(len(response.token_ids) for response in group),
+            sum(response.sampled_tokens for response in group),
         )
-        for index, response in enumerate(group):
-            score = next(scores)
-            samples.append(
-                EvaluatedSample(
-                    data_source=problem.data_source,
-                    problem_id=problem.problem_id,
-                    sample_index=index,
-                    prompt=problem.problem,
-                    response=response.text,
-                    answer=score.answer,
-                    ground_truth=problem.ground_truth,
-                    correct=score.acc >= 0.5,
-                    response_length=len(response.token_ids),
-                )
-            )
+        samples += [_sample(problem, index, response, next(scores)) for index, response in enumerate(group)]
     return tuple(samples)
+
+
+def _sample(problem: Problem, index: int, response: Response, score: Score) -> EvaluatedSample:
+    return EvaluatedSample(
+        data_source=problem.data_source,
+        problem_id=problem.problem_id,
+        sample_index=index,
+        prompt=problem.problem,
+        response=response.text,
+        answer=score.answer,
+        ground_truth=problem.ground_truth,
+        correct=score.acc >= 0.5,
+        response_length=len(response.token_ids),
+    )
 
 
 def samples_per_problem(sampling: SamplingConfig, repeats: int) -> int:

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dapo.errors import ModelError
-from dapo.model_config import DecoderConfig
+from dapo.model_base import ModelShape, PolicyModel
+from dapo.model_config import DecoderConfig, is_native
 from dapo.model_decoder import Decoder
 from dapo.model_logprobs import flops_per_token, response_logprobs
-from dapo.model_lora import merged_state
 from dapo.tokenizer import Tokenizer
 
 __all__ = [
@@ -36,20 +36,22 @@ WEIGHTS = "model.safetensors"
 class Policy:
     """What generates and is trained."""
 
-    model: Decoder
+    model: PolicyModel
     tokenizer: Tokenizer
-    config: DecoderConfig
+    config: ModelShape
 
 
 def load_policy(path: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu") -> Policy:
-    """Load a Hugging Face folder of the Llama or Qwen2 family; weights may be sharded.
+    """Load a Hugging Face folder, by transformers where our decoder doesn't compute it; weights may be sharded.
 
     Raises:
-        ModelError: not such a folder, a variant that this decoder doesn't compute, or damaged weights.
+        ModelError: not such a folder, a model that neither computes, or damaged weights.
     """
     folder = Path(path)
     try:
         raw: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+        if not is_native(raw) and raw.get("quantization_config") is None:
+            return _load_foreign(folder, raw, dtype, device)
         config = DecoderConfig.from_dict(raw)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"{folder / 'config.json'}: can't be read ({error}); need a Hugging Face folder") from error
@@ -73,11 +75,23 @@ def load_policy(path: str | Path, *, dtype: str = "float32", device: str | torch
     return Policy(model.to(device).requires_grad_(True), tokenizer, config)
 
 
+def _load_foreign(folder: Path, raw: dict[str, Any], dtype: str, device: str | torch.device) -> Policy:
+    from dapo.model_transformers import load_foreign
+
+    eos = raw.get("eos_token_id")
+    tokenizer = Tokenizer.load(folder, eos[0] if isinstance(eos, list) else eos, raw.get("pad_token_id"))
+    model = load_foreign(folder, raw, dtype, device)
+    if tokenizer.vocab_size > model.config.vocab_size:
+        need = f"at least the {tokenizer.vocab_size} tokens of tokenizer.json"
+        raise ModelError(f"{folder}: got a model of {model.config.vocab_size} tokens; need {need}; save both together")
+    return Policy(model, tokenizer, model.config)
+
+
 def save_policy(policy: Policy, folder: str | Path) -> None:
-    """Write config.json, model.safetensors and the tokenizer, as `from_pretrained` reads them; adapters are merged."""
+    """Write config.json, model.safetensors (an adapter merged) and the tokenizer, as `from_pretrained` reads them."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.cpu().contiguous() for name, tensor in merged_state(policy.model).items()}
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.saved_state().items()}
     save_file(state, target / WEIGHTS, metadata={"format": "pt"})
     config = policy.config.to_dict() | {"dtype": str(policy.model.head_weight.dtype).removeprefix("torch.")}
     (target / "config.json").write_text(json.dumps(config, indent=2), "utf-8")

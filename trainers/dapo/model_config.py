@@ -10,8 +10,6 @@ from dapo.errors import ModelError
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 FAMILIES = tuple(_ARCHITECTURES)
-LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Names of the linear layers in each layer of these families."""
 _ROPE_NUMBERS = {
     "default": (),
     "linear": ("factor",),
@@ -77,6 +75,18 @@ class DecoderConfig:
         """Whether each head's q and k are normalised."""
         return self.model_type == "qwen3"
 
+    @property
+    def weights_per_token(self) -> int:
+        """Weights of the matrix products that a token goes through, the head's included."""
+        queries, keys = self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
+        layer = self.hidden_size * (2 * queries + 2 * keys + 3 * self.intermediate_size)
+        return self.num_hidden_layers * layer + self.hidden_size * self.vocab_size
+
+    @property
+    def attention_width(self) -> int:
+        """Layers times the width of their queries."""
+        return self.num_hidden_layers * self.num_attention_heads * self.head_dim
+
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> DecoderConfig:
         """Read the content of a `config.json`, of transformers 4 or 5.
@@ -137,6 +147,38 @@ class DecoderConfig:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignConfig:
+    """The shape of a model that transformers computes."""
+
+    raw: Mapping[str, Any]
+    vocab_size: int
+    weights_per_token: int
+    """Parameters of matrices, without the embeddings; of a mixture of experts all, though a token meets a few."""
+    attention_width: int
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `config.json`."""
+        return dict(self.raw)
+
+
+def is_native(raw: Mapping[str, Any]) -> bool:
+    """Whether our decoder computes what a `config.json` describes, or would if it were whole; transformers, if not."""
+    rope = _rope(raw)
+    return not _unsupported(raw) or any(
+        not _is_number(rope.get(key)) for key in _ROPE_NUMBERS.get(_rope_type(rope), ())
+    )
+
+
+def heads_of(raw: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Attention heads and key-value heads of any `config.json`; None where it doesn't say."""
+    heads = raw.get("num_attention_heads") or raw.get("n_head")
+    keys = raw.get("num_key_value_heads") or heads
+    return (heads, keys) if isinstance(heads, int) and isinstance(keys, int) else None
+
+
 def _rope(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a config of transformers 5 or 4 says of rotary positions."""
     return raw.get("rope_parameters") or raw.get("rope_scaling") or {}
@@ -144,6 +186,10 @@ def _rope(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _rope_type(rope: Mapping[str, Any]) -> Any:
     return rope.get("rope_type", rope.get("type", "default"))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def _positive(value: object) -> bool:
@@ -157,7 +203,7 @@ def _unsupported(raw: Mapping[str, Any]) -> list[str]:
         return [f"model_type: got {family!r}; need one of {', '.join(FAMILIES)}; choose another model"]
     rope = _rope(raw)
     kind = _rope_type(rope)
-    lacking = [key for key in _ROPE_NUMBERS.get(kind, ()) if not isinstance(rope.get(key), int | float)]
+    lacking = [key for key in _ROPE_NUMBERS.get(kind, ()) if not _is_number(rope.get(key))]
     known = f"one of {', '.join(_ROPE_NUMBERS)}"
     checks: dict[str, tuple[object, object]] = {
         "rope scaling": (kind, kind if kind in _ROPE_NUMBERS else known),

@@ -10,15 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from dapo.model_base import PolicyModel
 from dapo.model_config import DecoderConfig, RopeScaling
 
+if TYPE_CHECKING:
+    from dapo.rollout import Engine
+
+_BASE, _LORA = ".base_layer", ".lora_"
+"""In the names that peft gives to a wrapped projection's own weights and to its adapter's."""
 BUCKET_FILL = 0.85
 """A sequence shorter than this share of its bucket's length starts the next bucket."""
 
@@ -77,13 +83,6 @@ class Layout:
         spread = places.to(device)[self.source]
         stored = torch.arange(len(gather), device=device)
         return Layout(stored, self.positions[gather], stored, self.buckets, spread, gather)
-
-
-def effective_weight(linear: nn.Module) -> Tensor:
-    """Return the weight [out, in] that a linear layer applies, with the adapters that peft gave it, if any."""
-    layer = cast(Any, linear)
-    weight: Tensor = layer.weight
-    return sum((layer.get_delta_weight(name) for name in getattr(layer, "active_adapters", ())), start=weight)
 
 
 class RMSNorm(nn.Module):
@@ -154,6 +153,30 @@ class Attention(nn.Module):
         return torch.as_tensor(self.o_proj(attended))
 
 
+def effective_weight(projection: nn.Module) -> Tensor:
+    """Weight of a projection, with what an adapter of peft's adds to it; both carry gradients."""
+    wrapped: Any = projection
+    weight: Tensor = wrapped.weight
+    for adapter in getattr(wrapped, "active_adapters", ()):
+        weight = weight + wrapped.get_delta_weight(adapter)
+    return weight
+
+
+def adapter_state(model: nn.Module) -> dict[str, Tensor]:
+    """The adapter's tensors by name; empty where there is none."""
+    return {name: tensor for name, tensor in model.state_dict().items() if _LORA in name}
+
+
+def merged_state(model: nn.Module) -> dict[str, Tensor]:
+    """All weights by their names in a Hugging Face folder, with what an adapter adds to them."""
+    state = {name.replace(_BASE, ""): tensor for name, tensor in model.state_dict().items() if _LORA not in name}
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if hasattr(module, "get_delta_weight"):
+                state[f"{name}.weight"] = effective_weight(module)
+    return state
+
+
 class MLP(nn.Module):
     """SwiGLU (arXiv 2002.05202)."""
 
@@ -194,16 +217,18 @@ class Trunk(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
-class Decoder(nn.Module):
-    """A causal language model; `state_dict()` has Hugging Face's names."""
+class Decoder(PolicyModel):
+    """A causal language model; `state_dict()` has Hugging Face's names.
+
+    With `gradient_checkpointing` each layer's input alone is kept for the backward pass; without `remove_padding` every
+    sequence is padded to the longest, in one bucket.
+    """
+
+    config: DecoderConfig
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.gradient_checkpointing = False
-        """Keep only each layer's input for the backward pass, and compute the rest again there."""
-        self.remove_padding = True
-        """Off: every sequence is padded to the longest, in one bucket."""
         self.model = Trunk(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -212,6 +237,16 @@ class Decoder(nn.Module):
     def head_weight(self) -> Tensor:
         """[vocab, hidden] weight of the output projection."""
         return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
+
+    def engine(self) -> Engine:
+        """Return what generates from the weights as they are."""
+        from dapo.rollout import Engine
+
+        return Engine(self)
+
+    def saved_state(self) -> dict[str, Tensor]:
+        """All weights by their names in a Hugging Face folder, an adapter merged."""
+        return merged_state(self)
 
     def hidden_packed(self, input_ids: Tensor, cu_seqlens: Tensor, places: Tensor | None = None) -> Tensor:
         """Return the last hidden states of sequences packed one after the other.

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dapo.model_config import DecoderConfig
-from dapo.model_decoder import Decoder
+from dapo.model_base import ModelShape, PolicyModel
 
 CHUNK_ELEMENTS = 2**22
 """Logits held at once (16 MiB in float32); more tokens than that are recomputed in the backward pass."""
 
 
 def response_logprobs(
-    model: Decoder,
+    model: PolicyModel,
     sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
     temperature: float,
     *,
@@ -25,7 +24,7 @@ def response_logprobs(
     """Score each response token given its prompt and the tokens before it.
 
     Args:
-        model: the policy's decoder.
+        model: the policy's model.
         sequences: (prompt_ids [P >= 1], response_ids [R]) each.
         temperature: logits are divided by it, as in the rollout.
         share_prompts: compute a prompt that several sequences have once. Equal up to rounding.
@@ -81,14 +80,10 @@ def _score(hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float) -
     return logprobs.gather(1, labels.unsqueeze(1)).squeeze(1), entropy
 
 
-def flops_per_token(config: DecoderConfig, context_length: float) -> float:
+def flops_per_token(config: ModelShape, context_length: float) -> float:
     """Return the FLOPs of one forward pass over one token that attends to `context_length` tokens.
 
     Two per weight of every matrix product (embedding lookups, norms and activations left out), plus scores and
     weighted values: 2 * 2 * heads * head_dim * context in each layer. A backward pass costs twice as much.
     """
-    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-    attention = config.hidden_size * (2 * queries + 2 * keys)
-    mlp = 3 * config.hidden_size * config.intermediate_size
-    weights = config.num_hidden_layers * (attention + mlp) + config.hidden_size * config.vocab_size
-    return 2.0 * weights + 4.0 * config.num_hidden_layers * queries * context_length
+    return 2.0 * config.weights_per_token + 4.0 * config.attention_width * context_length

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from dapo.batch import Fault
+from dapo.batch import Fault, Identity, Problem
 from dapo.config import Config
 from dapo.data import MAX_NAMED, Dataset
 from dapo.errors import DataError
@@ -39,7 +39,7 @@ def held_apart(train: Dataset, val: Dataset, config: Config) -> Dataset:
     if fault is not None:
         raise DataError(fault)
     evaluated = _statements(val)
-    shared = [problem.problem_id for problem in train.problems if statement(problem.problem) in evaluated]
+    shared = [problem.problem_id for problem in train.problems if _statement(problem) in evaluated]
     if not shared:
         return train
     logger.warning(
@@ -48,9 +48,13 @@ def held_apart(train: Dataset, val: Dataset, config: Config) -> Dataset:
         ", ".join(shared[:MAX_NAMED]),
         ", …" if len(shared) > MAX_NAMED else "",
     )
-    kept = tuple(problem for problem in train.problems if statement(problem.problem) not in evaluated)
+    kept = tuple(problem for problem in train.problems if _statement(problem) not in evaluated)
     return replace(train, problems=kept)
 
 
-def _statements(dataset: Dataset) -> set[str]:
-    return {statement(problem.problem) for problem in dataset.problems}
+def _statements(dataset: Dataset) -> set[Identity]:
+    return {_statement(problem) for problem in dataset.problems}
+
+
+def _statement(problem: Problem) -> Identity:
+    return statement(problem.problem), problem.messages

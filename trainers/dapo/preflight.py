@@ -6,22 +6,26 @@ import json
 import math
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from dapo.arithmetic import WORDS
 from dapo.batch import Fault
 from dapo.config import Config
+from dapo.config_multi_turn import MultiTurnConfig
 from dapo.config_section import Section
 from dapo.data import GENERATED, Dataset, load_dataset
-from dapo.errors import DapoError, DataError
+from dapo.errors import DapoError, DataError, ModelError
 from dapo.filter_rule import KNOWN_METRICS, filter_rule
-from dapo.model_config import LINEAR_LAYERS, DecoderConfig
+from dapo.framing import Framing
+from dapo.model_config import DecoderConfig, heads_of, is_native
 from dapo.model_folder import KINDS, NAMED_HEADS, find_model, is_hub_id, lacking
 from dapo.overlap import overlap_fault
+from dapo.preflight_lora import lora_faults
 from dapo.preflight_losses import loss_faults
+from dapo.preflight_multi_turn import framing_faults, multi_turn_faults
 from dapo.reward import import_reward_function
 from dapo.tokenizer import Tokenizer, byte_tokenizer
+from dapo.tool_calls import signatures_of
 
 Stamp = tuple[int, int] | None
 """Of a file: when it changed, and its size; None where there is none."""
@@ -41,7 +45,6 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
     model_faults, heads = _model(config)
     return [
         *model_faults,
-        *_adapters(config),
         *_sets(config),
         *_data(config),
         *_batches(config),
@@ -51,6 +54,8 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_unread(config),
         *_reward(config),
         *loss_faults(config, _planned_updates(config)),
+        *multi_turn_faults(config),
+        *lora_faults(config),
         *_parallel(config, devices, heads),
         *_run(config),
     ]
@@ -74,25 +79,20 @@ def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
         got = f"{path!r}, without {', '.join(missing)}" if folder.is_dir() else f"{path!r}, which is no folder"
         return [*faults, Fault("model.path", got, need, do)], None
     try:
-        decoder = DecoderConfig.from_dict(json.loads((folder / "config.json").read_text("utf-8")))
+        raw = json.loads((folder / "config.json").read_text("utf-8"))
+        if not is_native(raw) and raw.get("quantization_config") is None:
+            return [*faults, *_slow_faults(config)], heads_of(raw)
+        decoder = DecoderConfig.from_dict(raw)
     except (OSError, ValueError, TypeError, AttributeError, DapoError) as error:
         return [*faults, Fault("model.path", f"{path!r} ({error})", need, do)], None
     return faults, (decoder.num_attention_heads, decoder.num_key_value_heads)
 
 
-def _adapters(config: Config) -> Iterator[Fault]:
-    """Adapters need peft, and layers that the families have."""
-    rank, names = config.model.lora_rank, config.model.target_modules
-    if rank > 0 and find_spec("peft") is None:
-        yield Fault(
-            "model.lora_rank",
-            str(rank),
-            "the package peft for adapters",
-            "install sweep-platform[lora], or set it to 0",
-        )
-    if names != "all-linear" and (unknown := sorted({*names} - {*LINEAR_LAYERS})):
-        need = f"all-linear, or some of {', '.join(LINEAR_LAYERS)}"
-        yield Fault("model.target_modules", ", ".join(unknown), need, "correct it")
+def _slow_faults(config: Config) -> Iterator[Fault]:
+    """Settings that models computed by transformers don't follow."""
+    if config.model.enable_gradient_checkpointing:
+        need = "false: this model is computed by transformers, with its dropout off"
+        yield Fault("model.enable_gradient_checkpointing", "true", need, "set it to false")
 
 
 def _sets(config: Config) -> Iterator[Fault]:
@@ -108,9 +108,12 @@ def _sets(config: Config) -> Iterator[Fault]:
 
 def _data(config: Config) -> Iterator[Fault]:
     """Read both data sets, hold them against each other, and measure their prompts with the model's tokenizer."""
+    yield from framing_faults(config, _tokenizer(*_model_stamp(config)))
     found: dict[str, Dataset] = {}
     for key, source in (("data.train", config.data.train), ("data.val", config.data.val)):
-        if source in GENERATED or _is_large(source):
+        # Prompts of the generated sets are short, but for an offer of tools.
+        short = source in GENERATED and not config.rollout.multi_turn.enable
+        if short or _is_large(source):
             continue
         try:
             found[key] = _dataset(source, _stamp(source), config.reward.grader)
@@ -119,8 +122,7 @@ def _data(config: Config) -> Iterator[Fault]:
                 got = f"{source!r}, {fault.got}" if fault.key == source else f"{fault.key}: {fault.got}"
                 yield Fault(key, got, fault.need, fault.do)
         else:
-            if not config.data.filter_overlong_prompts:
-                yield from _prompt_lengths(config, found[key], source, key)
+            yield from _prompt_faults(config, found[key], source, key)
     if len(found) == 2 and config.data.train != config.data.val:
         shared = overlap_fault(found["data.train"], found["data.val"], config)
         yield from () if shared is None else (shared,)
@@ -171,23 +173,44 @@ def _tokenizer(path: str, stamp: Stamp) -> Tokenizer | None:
 
 
 @lru_cache(maxsize=8)
-def _prompt_tokens(data: Stamped, grader: str, model: Stamped, template: str | None) -> list[int]:
-    """Tokens of each prompt of a data set; empty where the model has no tokenizer."""
+def _prompt_lengths(
+    data: Stamped, grader: str, model: Stamped, template: str | None, multi_turn: MultiTurnConfig
+) -> list[int]:
+    """Tokens of each prompt of a data set, at its longest; empty where the model has no tokenizer.
+
+    Raises:
+        DataError: a prompt can't be rendered.
+    """
     tokenizer = _tokenizer(*model)
     if tokenizer is None:
         return []
-    prompts = [tokenizer.prompt(problem.problem, template) for problem in _dataset(*data, grader).problems]
+    framing = Framing(tokenizer, template, signatures_of(multi_turn))
+    problems = _dataset(*data, grader).problems
+    prompts = [framing.prompt(problem, tools=multi_turn.enable) for problem in problems]
     return [len(ids) for ids in tokenizer.encode_batch(prompts)]
 
 
-def _prompt_lengths(config: Config, dataset: Dataset, source: str, key: str) -> Iterator[Fault]:
-    limit = config.data.max_prompt_length
+def _model_stamp(config: Config) -> Stamped:
     folder = find_model(config.model.path, config.model.revision)
     path = config.model.path if folder is None else str(folder)
-    model = (path, _stamp(str(Path(path) / "tokenizer.json")))
-    lengths = _prompt_tokens((source, _stamp(source)), config.reward.grader, model, config.data.prompt_template)
+    return path, _stamp(str(Path(path) / "tokenizer.json"))
+
+
+def _prompt_faults(config: Config, dataset: Dataset, source: str, key: str) -> Iterator[Fault]:
+    """Prompts that can't be rendered, or are too long."""
+    limit, data = config.data.max_prompt_length, (source, _stamp(source))
+    try:
+        lengths = _prompt_lengths(
+            data, config.reward.grader, _model_stamp(config), config.data.prompt_template, config.rollout.multi_turn
+        )
+    except DataError as error:
+        yield from error.faults
+        return
+    except ModelError as error:
+        yield Fault("model.path", f"{config.model.path!r} ({error})", f"a chat template for {key}", "choose another")
+        return
     longer = sum(length > limit for length in lengths)
-    if longer:
+    if longer and not config.data.filter_overlong_prompts:
         identity = dataset.problems[lengths.index(max(lengths))].problem_id
         yield Fault(
             "data.max_prompt_length",
@@ -315,8 +338,6 @@ def _unread(config: Config) -> Iterator[Fault]:
     if selection.strategy == "shuffle":
         names = ("target", "exploration", "forgetting")
         unread.append((selection, "data.selection", names, "strategy: shuffle", "set strategy: thompson"))
-    if config.model.lora_rank == 0:
-        unread.append((config.model, "model", ("lora_alpha", "target_modules"), "lora_rank: 0", "set a rank"))
     for section, prefix, names, state, do in unread:
         for name in names:
             value = getattr(section, name)

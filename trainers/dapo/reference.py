@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from dapo.accounting import Segment
 from dapo.batch import RolloutGroup
 from dapo.config import Config
@@ -20,7 +22,7 @@ def penalise_divergence(
 ) -> Sequence[Segment]:
     """Note for each response what its distance from the reference takes off its reward (`Score.kl_penalty`).
 
-    The penalty is beta times the sum over the response's tokens of the KL estimate, at the trainer's own
+    The penalty is beta times the sum over the response's sampled tokens of the KL estimate, at the trainer's own
     log-probabilities (InstructGPT, arXiv 2203.02155, Eq. 2; verl's `apply_kl_penalty`).
 
     Args:
@@ -33,10 +35,12 @@ def penalise_divergence(
         What each of the passes computed.
     """
     sequences = [(group.prompt_ids, response.token_ids) for group in groups for response in group.responses]
+    masks = [response.mask for group in groups for response in group.responses]
     scores = [score for group in groups for score in group.scores]
     current = compute_logprobs(policy, sequences, config)
     frozen = compute_logprobs(reference, sequences, config)
-    for score, logprobs, reference_logprobs in zip(scores, current, frozen, strict=True):
-        divergence = kl_estimate(logprobs, reference_logprobs, config.algorithm.kl_penalty).sum().item()
-        score.kl_penalty = config.algorithm.kl_ctrl.kl_coef * divergence
+    for score, mask, logprobs, reference_logprobs in zip(scores, masks, current, frozen, strict=True):
+        divergences = kl_estimate(logprobs, reference_logprobs, config.algorithm.kl_penalty)
+        sampled = torch.tensor(mask, dtype=torch.bool, device=divergences.device)
+        score.kl_penalty = config.algorithm.kl_ctrl.kl_coef * divergences[sampled].sum().item()
     return scored_segments(sequences, config)

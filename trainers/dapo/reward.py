@@ -22,7 +22,7 @@ def overlong_penalty(length: int, max_response_length: int, buffer: OverlongBuff
     """Soft overlong punishment (DAPO Eq. 13): 0 up to the buffer's start, then linear, never below -factor.
 
     Args:
-        length: tokens of the response.
+        length: tokens of the response, what tools answered included, as the limit counts them.
         max_response_length: tokens at which the penalty is full, L_max.
         buffer: its length L_cache and factor.
 
@@ -97,10 +97,13 @@ class Scorer:
     def score_all(self, answered: Sequence[tuple[Problem, Response]]) -> list[Score]:
         """Grade a batch of responses, then shape their rewards by their lengths.
 
+        Of a response in several turns only the last one is graded, so that an answer that a tool gave counts once
+        the policy says it.
+
         Raises:
             DapoError: the process that grades can't be started.
         """
-        batch = [Answered(problem, response.text) for problem, response in answered]
+        batch = [Answered(problem, response.statement) for problem, response in answered]
         scores = [self._score_of(verdict, item) for verdict, item in zip(self._verdicts(batch), batch, strict=True)]
         for score, (_, response) in zip(scores, answered, strict=True):
             score.seq_reward = score.score + overlong_penalty(

@@ -1,10 +1,10 @@
-"""Generation: a static KV cache, one prefill per prompt, and a batch that shrinks as responses end."""
+"""Generation in one turn: a static KV cache, one prefill per prompt, and a batch that shrinks as responses end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,9 @@ from torch import Tensor
 from dapo.batch import Response
 from dapo.errors import NonFinite
 from dapo.model import Policy
+from dapo.model_base import GenerationEngine
 from dapo.model_decoder import Decoder, Layer, effective_weight, rope_table, rotate
+from dapo.tokenizer import Tokenizer
 
 COMPACT_BELOW = 0.8
 """Finished rows leave the batch once fewer than this share of its rows are alive: copying the cache costs too."""
@@ -72,23 +74,53 @@ def generate(
     """
     if not prompts:
         return []
-    sampling = Sampling(temperature, top_p, top_k)
-    engine = Engine(policy.model)
-    uniforms = torch.rand(len(prompts) * n, max_response_length, generator=generator)
     owners = torch.arange(len(prompts)).repeat_interleave(n)
-    tokens, logprobs = [], []
-    for first in range(0, len(owners), max_num_seqs):
-        wave = slice(first, first + max_num_seqs)
-        mine = owners[wave]
-        used = prompts[int(mine[0]) : int(mine[-1]) + 1]
-        cache = engine.prefill(used, mine - mine[0], max_response_length)
-        _check_finite(cache.hidden)
-        drawn = engine.decode(cache, uniforms[wave].to(engine.device), sampling, policy.tokenizer.eos_id)
-        _check_finite(drawn[1])
-        tokens.append(drawn[0])
-        logprobs.append(drawn[1])
-    flat = _responses(policy, torch.cat(tokens), torch.cat(logprobs))
+    uniforms = torch.rand(len(owners), max_response_length, generator=generator)
+    limits = torch.full((len(owners),), max_response_length)
+    sampling, engine = Sampling(temperature, top_p, top_k), policy.model.engine()
+    rows = Rows(prompts, owners, uniforms, limits)
+    flat = sample_rows(engine, policy.tokenizer, rows, sampling, max_num_seqs)
     return [flat[start : start + n] for start in range(0, len(flat), n)]
+
+
+class Rows(NamedTuple):
+    """What N responses are sampled from: each has its own random numbers and its own limit."""
+
+    prompts: Sequence[Sequence[int]]
+    """Token ids, each at least one."""
+    owners: Tensor
+    """[N] ascending index of each response's prompt; every prompt has one."""
+    uniforms: Tensor
+    """[N, R] in [0, 1), one per token."""
+    limits: Tensor
+    """[N] tokens per response, from 1 to R."""
+
+    def wave(self, first: int, size: int) -> Rows:
+        """Return `size` rows from the one at `first` on, with the prompts that they own."""
+        rows = slice(first, first + size)
+        owners, limits = self.owners[rows], self.limits[rows]
+        prompts = self.prompts[int(owners[0]) : int(owners[-1]) + 1]
+        return Rows(prompts, owners - owners[0], self.uniforms[rows, : int(limits.max())], limits)
+
+
+@torch.inference_mode()
+def sample_rows(
+    engine: GenerationEngine, tokenizer: Tokenizer, rows: Rows, sampling: Sampling, max_num_seqs: int
+) -> list[Response]:
+    """Sample N responses in one turn each, `max_num_seqs` at once.
+
+    Raises:
+        NonFinite: the model's numbers are NaN or infinite.
+    """
+    found: list[Response] = []
+    for first in range(0, len(rows.owners), max_num_seqs):
+        wave = rows.wave(first, max_num_seqs)
+        cache = engine.prefill(wave.prompts, wave.owners, wave.uniforms.shape[1])
+        _check_finite(cache.hidden)
+        tokens, logprobs = engine.decode(cache, wave.uniforms, wave.limits, sampling, tokenizer.eos_id)
+        _check_finite(logprobs)
+        found += _responses(tokenizer, tokens, logprobs, wave.limits)
+    return found
 
 
 @dataclass(slots=True)
@@ -177,16 +209,20 @@ class Engine:
         bias[:, :longest].masked_fill_(shift < 0, -torch.inf)
         return Cache(keys, values, bias[owner], lengths.to(self.device)[owner], last[owner], longest)
 
-    def decode(self, cache: Cache, uniforms: Tensor, sampling: Sampling, eos_id: int) -> tuple[Tensor, Tensor]:
-        """Draw tokens [N, R] and their log-probabilities [N, R]; what follows a row's end token means nothing.
+    def decode(
+        self, cache: Cache, uniforms: Tensor, limits: Tensor, sampling: Sampling, eos_id: int
+    ) -> tuple[Tensor, Tensor]:
+        """Draw tokens [N, R] and their log-probabilities [N, R]; what follows a row's end means nothing.
 
         Args:
             cache: of the N rows, as `prefill` made it.
             uniforms: [N, R] in [0, 1), one per token.
+            limits: [N] tokens per row, from 1 to R.
             sampling: what to draw from.
             eos_id: token that ends a row.
         """
         total, steps = uniforms.shape
+        uniforms, limits = uniforms.to(self.device), limits.to(self.device)
         tokens = torch.full((total, steps), eos_id, device=self.device)
         logprobs = torch.zeros(total, steps, device=self.device)
         rows = torch.arange(total, device=self.device)
@@ -196,14 +232,14 @@ class Engine:
         for step in range(steps):
             token, logprob = draw((hidden @ self.head.T).float(), uniforms[rows, step], sampling)
             tokens[rows, step], logprobs[rows, step] = token, logprob
-            ended |= token == eos_id
+            ended |= (token == eos_id) | (step + 1 >= limits)
             alive = len(rows) - int(ended.sum())
-            if alive == 0 or step + 1 == steps:
+            if alive == 0:
                 break
             if alive < COMPACT_BELOW * len(rows):
                 keep = (~ended).nonzero().squeeze(1)
                 cache.compact(keep)
-                rows, token, ended = rows[keep], token[keep], ended[keep]
+                rows, token, ended, limits = rows[keep], token[keep], ended[keep], limits[keep]
             hidden = self._advance(cache, token, tables)
         return tokens.cpu(), logprobs.cpu()
 
@@ -297,11 +333,12 @@ def _check_finite(numbers: Tensor) -> None:
         )
 
 
-def _responses(policy: Policy, tokens: Tensor, logprobs: Tensor) -> list[Response]:
-    """Cut each row after its end token and decode it."""
-    ends = tokens == policy.tokenizer.eos_id
+def _responses(tokenizer: Tokenizer, tokens: Tensor, logprobs: Tensor, limits: Tensor) -> list[Response]:
+    """Cut each row after its end token, or at its limit, and decode it."""
+    within = torch.arange(tokens.shape[1]) < limits.unsqueeze(1)
+    ends = (tokens == tokenizer.eos_id) & within
     finished = ends.any(-1)
-    lengths = torch.where(finished, ends.int().argmax(-1) + 1, tokens.shape[1]).tolist()
+    lengths = torch.where(finished, ends.int().argmax(-1) + 1, limits).tolist()
     ids = [row[:length] for row, length in zip(tokens.tolist(), lengths, strict=True)]
-    rows = zip(ids, logprobs.tolist(), lengths, finished.tolist(), policy.tokenizer.decode_batch(ids), strict=True)
+    rows = zip(ids, logprobs.tolist(), lengths, finished.tolist(), tokenizer.decode_batch(ids), strict=True)
     return [Response(row, scores[:length], done, text) for row, scores, length, done, text in rows]

@@ -16,14 +16,16 @@ from dapo.config import Config
 from dapo.data import Prompts, announce, load_dataset, tokenize
 from dapo.errors import CheckpointError, DapoError
 from dapo.evaluate import describe, evaluate, evaluation_metrics
+from dapo.lora import add_adapter, load_adapter
 from dapo.model import Policy, flops_per_token, load_policy
 from dapo.model_folder import resolve_model
-from dapo.model_lora import add_adapters
+from dapo.multi_turn import converse
 from dapo.overlap import held_apart
 from dapo.reward import Scorer
-from dapo.rollout import generate
+from dapo.rollout import Sampling
 from dapo.sampling import tokens_of
-from dapo.seeding import generator_for
+from dapo.seeding import generator_for, seed_for
+from dapo.tools import Toolbox
 from dapo.update import make_optimizer
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,8 @@ class Run:
     state: RunState
     reference: Policy | None = None
     """The policy that the run started from, frozen; None where nothing is measured from it."""
+    toolbox: Toolbox | None = None
+    """The tools that are offered; None: every response has one turn."""
     meter: Meter = field(default_factory=Meter)
     saved_step: int = -1
     """Step of the last checkpoint that this process wrote or read."""
@@ -68,7 +72,7 @@ class Run:
         reset_peak_memory(device)
         checkpoints = _checkpoints(config)
         found = checkpoints.latest(config) if checkpoints is not None else None
-        policy = load_current_policy(config, found, device)
+        policy = load_trained_policy(config, device, found)
         policy.model.gradient_checkpointing = config.model.enable_gradient_checkpointing
         policy.model.remove_padding = config.model.use_remove_padding
         train_set = load_dataset(config.data.train, config.reward.grader)
@@ -86,6 +90,7 @@ class Run:
             val_repeats=val_set.repeats,
             checkpoints=checkpoints,
             reference=load_reference(config, device),
+            toolbox=Toolbox.of(config),
             state=found.state if found is not None else RunState(prompts_digest=train_prompts.digest),
         )
         if found is not None:
@@ -102,25 +107,37 @@ class Run:
         The random numbers depend on the seed and `purpose` only.
         """
         rollout, prompts = self.config.rollout, self.train_prompts
+        offered = [self._offers_tools(index) for index in indices]
+        asked = [prompts.prompt(index, tools=tools) for index, tools in zip(indices, offered, strict=True)]
         with self.meter.time("gen"):
-            responses = generate(
+            responses = converse(
                 self.policy,
-                [prompts.tokens[index] for index in indices],
+                asked,
+                offered,
                 n,
-                temperature=rollout.temperature,
-                top_p=rollout.top_p,
-                top_k=rollout.top_k,
-                max_response_length=self.config.data.max_response_length,
-                max_num_seqs=rollout.max_num_seqs,
+                sampling=Sampling(rollout.temperature, rollout.top_p, rollout.top_k),
+                config=self.config,
+                toolbox=self.toolbox,
                 generator=generator_for(self.config.trainer.seed, *purpose),
             )
+        self._note_tools()
         groups = []
-        for index, answers in zip(indices, responses, strict=True):
-            tokens = prompts.tokens[index]
+        for index, tokens, answers in zip(indices, asked, responses, strict=True):
             groups.append(RolloutGroup(prompts.problems[index], tokens, answers))
             flops = generation_flops(len(tokens), answers, partial(flops_per_token, self.policy.config))
             self.meter.spend(flops, tokens_of(groups[-1]))
         return groups
+
+    def _offers_tools(self, index: int) -> bool:
+        """Whether this round offers tools with a prompt: the same for its pilot and the rest, and after a resume."""
+        if self.toolbox is None:
+            return False
+        number = seed_for(self.config.trainer.seed, "tools", self.state.rounds, index)
+        return number < self.config.rollout.multi_turn.tool_usage_prob * 2**63
+
+    def _note_tools(self) -> None:
+        if self.toolbox is not None:
+            self.meter.note_part("tools", self.toolbox.take_seconds())
 
     def record(self, metrics: dict[str, float]) -> StepMetrics:
         """Close a step: evaluate if it is due, note the result, and save if that is due.
@@ -141,7 +158,9 @@ class Run:
                     self.config,
                     self.meter,
                     repeats=self.val_repeats,
+                    toolbox=self.toolbox,
                 )
+            self._note_tools()
             failures = self.scorer.failures - failures
             metrics = metrics | evaluation_metrics(samples, self.config.rollout.val_kwargs)
             metrics |= {"val/grader_failures": float(failures)}
@@ -216,19 +235,15 @@ def load_initial_policy(config: Config, device: torch.device) -> Policy:
     return load_policy(resolve_model(config.model.path, config.model.revision), dtype=config.model.dtype, device=device)
 
 
-def load_current_policy(config: Config, found: Found | None, device: torch.device) -> Policy:
-    """Load the policy as a checkpoint has it, or else as a run starts.
-
-    With adapters, weights are those that the run started from in either case, and the checkpoint's adapters are put
-    into them: merged weights, taken apart again, would not be the same bit for bit.
-    """
-    if found is not None and config.model.lora_rank == 0:
+def load_trained_policy(config: Config, device: torch.device, found: Found | None) -> Policy:
+    """Load the policy that a run goes on with, from a checkpoint if there is one, with its adapter if it trains one."""
+    if found is not None and not config.model.lora_rank:
         return found.load_policy(config, device)
     policy = load_initial_policy(config, device)
-    if config.model.lora_rank > 0:
-        add_adapters(policy.model, config.model, config.trainer.seed)
+    if config.model.lora_rank:
+        add_adapter(policy, config.model, config.trainer.seed)
         if found is not None:
-            found.load_adapters(policy)
+            load_adapter(policy.model, found.path)
     return policy
 
 

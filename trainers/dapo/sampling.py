@@ -57,7 +57,7 @@ class SampledBatch:
     held: list[RolloutGroup] = field(default_factory=list)
     """Good groups beyond the batch, for the next update."""
     tokens_kept: int = 0
-    """Response tokens in `groups`."""
+    """Sampled tokens in `groups`."""
     tokens_filtered: int = 0
     tokens_surplus: int = 0
     tokens_stale: int = 0
@@ -111,8 +111,8 @@ class SampledBatch:
 
 
 def tokens_of(group: RolloutGroup) -> int:
-    """Response tokens of a group."""
-    return sum(len(response.token_ids) for response in group.responses)
+    """Tokens that the policy sampled for a group."""
+    return sum(response.sampled_tokens for response in group.responses)
 
 
 @dataclass(slots=True)

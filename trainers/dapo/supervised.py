@@ -26,6 +26,7 @@ from dapo.durable import flush
 from dapo.errors import DapoError, DataError, NonFinite
 from dapo.evaluate import describe, evaluate, evaluation_metrics
 from dapo.model import Policy, response_logprobs, save_policy
+from dapo.overlap import held_apart
 from dapo.reward import Scorer
 from dapo.run import choose_device, load_initial_policy
 from dapo.update import lengths_of, make_optimizer, micro_batches
@@ -95,14 +96,15 @@ def warmstart(
     policy = load_initial_policy(config, choose_device(config.trainer.device))
     policy.model.gradient_checkpointing = config.model.enable_gradient_checkpointing
     scorer = Scorer(config.reward, config.data.max_response_length)
-    val_set = load_dataset(config.data.val, config.reward.grader, config.data.val_size)
-    val_prompts = tokenize(val_set, policy.tokenizer, config, "data.val")
+    val_set = load_dataset(config.data.val, config.reward.grader)
+    evaluated = load_dataset(config.data.val, config.reward.grader, config.data.val_size)
+    val_prompts = tokenize(evaluated, policy.tokenizer, config, "data.val")
 
     told = progress or (lambda *_: None)
 
     def measure(when: str) -> dict[str, float]:
         told(f"evaluation {when} the warm start", 0, 1)
-        samples = evaluate(policy, val_prompts, scorer, config, Meter(), repeats=val_set.repeats)
+        samples = evaluate(policy, val_prompts, scorer, config, Meter(), repeats=evaluated.repeats)
         metrics = evaluation_metrics(samples, config.rollout.val_kwargs)
         told(f"evaluation {when} the warm start", 1, 1)
         logger.info("%s the warm start: %s", when, describe(metrics))
@@ -132,13 +134,18 @@ def choose_examples(
 ) -> tuple[list[Example], int]:
     """Return what is taught, and how many training problems are left out for being validation problems.
 
+    Args:
+        config: of the run.
+        settings: of the warm start.
+        scorer: grades what would be taught.
+        val_set: the whole validation set, also where `data.val_size` evaluates on a part of it.
+
     Raises:
         DataError: the training set can't be used, or nothing in it can be taught.
     """
     train_set = load_dataset(config.data.train, config.reward.grader)
     announce(config.data.train, train_set, config.reward.grader)
-    held = {problem.problem for problem in val_set.problems}
-    allowed = [problem for problem in train_set.problems if problem.problem not in held]
+    allowed = list(held_apart(train_set, val_set, config).problems)
     left_out = len(train_set.problems) - len(allowed)
     random.Random(f"warm start {config.trainer.seed}").shuffle(allowed)
     allowed = allowed[: max(1, round(settings.share * len(allowed)))]
@@ -161,8 +168,8 @@ def tokenized(examples: Sequence[Example], policy: Policy, config: Config) -> li
     """
     dataset = Dataset(tuple(example.problem for example in examples))
     prompts: Prompts = tokenize(dataset, policy.tokenizer, config, "data.train")
-    targets = {example.problem.problem_id: example.target for example in examples}
-    texts = [targets[problem.problem_id] for problem in prompts.problems]
+    targets = {example.problem.identity: example.target for example in examples}
+    texts = [targets[problem.identity] for problem in prompts.problems]
     answers = [[*ids, policy.tokenizer.eos_id] for ids in policy.tokenizer.encode_batch(texts)]
     limit = config.data.max_response_length
     pairs = [pair for pair in zip(prompts.tokens, answers, strict=True) if len(pair[1]) <= limit]

@@ -51,13 +51,22 @@ class Tokenizer:
         """Return the tokens of `text`, without adding special ones."""
         return list(self._backend.encode(text, add_special_tokens=False).ids)
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Return the tokens of `text`, in which what looks like a special token is only text."""
+        before = self._backend.encode_special_tokens
+        self._backend.encode_special_tokens = True
+        try:
+            return self.encode(text)
+        finally:
+            self._backend.encode_special_tokens = before
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each text; faster than one call a text."""
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids`, without special tokens."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=True))
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of `ids`, without special tokens unless they are asked for."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=not special))
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each row; faster than one call a row."""
@@ -75,15 +84,26 @@ class Tokenizer:
             return template.replace("{problem}", problem)
         if self.chat_template is None:
             return problem + "\n"
+        return self.chat([{"role": "user", "content": problem}])
+
+    def chat(self, messages: Sequence[Mapping[str, str]], *, answer: bool = True) -> str:
+        """Return a dialogue as the chat template renders it, up to where the assistant answers if that is wanted.
+
+        Raises:
+            ModelError: the chat template fails, or there is none.
+        """
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        chat = [[{"role": "user", "content": problem}]]
         try:
             rendered = render_jinja_template(
-                chat, chat_template=self.chat_template, add_generation_prompt=True, **self.special_tokens
+                [list(map(dict, messages))],
+                chat_template=self.chat_template,
+                add_generation_prompt=answer,
+                **self.special_tokens,
             )
         except Exception as error:  # a template can raise anything
-            raise ModelError(f"chat_template: fails on a user's message ({error}); need another model") from error
+            roles = ", ".join(dict.fromkeys(message["role"] for message in messages))
+            raise ModelError(f"chat_template: fails on messages of {roles} ({error}); need another model") from error
         return str(rendered[0][0])
 
     @classmethod

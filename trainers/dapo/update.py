@@ -45,7 +45,7 @@ class UpdateResult:
 def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.AdamW:
     """AdamW over all parameters that are trained, in one fused kernel."""
     return torch.optim.AdamW(
-        [parameter for parameter in policy.model.parameters() if parameter.requires_grad],
+        [weight for weight in policy.model.parameters() if weight.requires_grad],
         lr=config.lr,
         betas=config.betas,
         weight_decay=config.weight_decay,
@@ -331,21 +331,23 @@ class _Update:
         lengths = torch.tensor([len(self.batch.sequences[index][1]) for index in indices], device=device)
         if any(self.batch.carried):
             carried = torch.tensor([self.batch.carried[index] for index in indices], device=device)
-            old = torch.where(carried.repeat_interleave(lengths), self._rollout_logprobs(indices, device), old)
+            old = torch.where(carried.repeat_interleave(lengths), self._rollout_logprobs(indices, old), old)
         advantages = torch.tensor([self.batch.advantages[index] for index in indices], device=device)
         return TokenBatch(logprobs, old, advantages.repeat_interleave(lengths), (weights > 0).float(), lengths)
 
-    def _rollout_logprobs(self, indices: list[int], device: torch.device) -> Tensor:
-        """[T] log-probs that these sequences were sampled with."""
+    def _rollout_logprobs(self, indices: list[int], otherwise: Tensor) -> Tensor:
+        """[T] log-probs that these sequences were sampled with; where a token wasn't, or is masked, `otherwise`."""
         values = [value for index in indices for value in self.batch.rollout_logprobs[index]]
-        return torch.tensor(values, device=device)
+        read = [value for index in indices for value in self.batch.masks[index]]
+        mask = torch.tensor(read, dtype=torch.bool, device=otherwise.device)
+        return torch.where(mask, torch.tensor(values, device=otherwise.device), otherwise)
 
     def _policy_loss(self, tokens: TokenBatch, indices: list[int]) -> tuple[PolicyLoss, dict[str, Tensor]]:
         """Return the loss per token, corrected for the rollout's mismatch if that is on, and [T] metrics."""
         actor, correction = self.config.actor, self.config.algorithm.rollout_correction
         mode = actor.policy_loss.loss_mode
         found = LOSSES[mode](tokens, Clip(actor.clip_ratio_low, actor.clip_ratio_high, actor.clip_ratio_c))
-        rollout = self._rollout_logprobs(indices, tokens.logprobs.device)
+        rollout = self._rollout_logprobs(indices, tokens.old_logprobs)
         mismatch = (tokens.old_logprobs - rollout).abs()
         self.totals.mismatch = max(self.totals.mismatch, (mismatch * tokens.mask).max().item())
         metrics = {

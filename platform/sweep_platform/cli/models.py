@@ -75,4 +75,4 @@ def warmstart(
 
 
 def _accuracy(metrics: Mapping[str, float]) -> str:
-    return units.accuracy(metrics["val/accuracy"], metrics["val/accuracy_se"])
+    return units.accuracy(metrics["val/accuracy"], metrics.get("val/accuracy_se"))

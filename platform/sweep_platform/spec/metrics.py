@@ -30,9 +30,11 @@ NAMES = (
     *(f"tokens/{name}" for name in ("kept", "filtered", "surplus", "stale", "pilot", "held")),
     *(f"tokens_total/{name}" for name in ("trained", "masked", "filtered", "surplus", "stale", "pilot", "held")),
     "tokens_total/evaluation",
+    *(f"multi_turn/{name}" for name in ("offered", "turns_mean", "calls_mean", "call_share", "failure_share")),
+    "multi_turn/tool_token_share",
     *("health/code", "health/findings"),
     *("perf/throughput", "perf/peak_memory_gb"),
-    *(f"timing_s/{name}" for name in ("step", "gen", "reward", "ref", "update_actor", "testing")),
+    *(f"timing_s/{name}" for name in ("step", "gen", "tools", "reward", "ref", "update_actor", "testing")),
 )
 NEED = f"a metric that trials report, such as {', '.join(NAMES[:5])}"
 _FAMILY = re.compile(

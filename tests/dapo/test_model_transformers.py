@@ -1,0 +1,163 @@
+"""Models that our decoder doesn't compute: by transformers, with the same numbers at generation and in the update."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dapo.config import Config
+from dapo.errors import ModelError
+from dapo.model import Policy, flops_per_token, load_policy, response_logprobs, save_policy
+from dapo.model_transformers import ForeignDecoder
+from dapo.preflight import preflight
+from dapo.rollout import generate
+from safetensors.torch import load_file
+from small_policy import small_policy
+from training import run
+from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, PhiConfig
+
+TOKENS = small_policy().tokenizer
+SHAPE = {"vocab_size": TOKENS.vocab_size, "eos_token_id": TOKENS.eos_id, "pad_token_id": TOKENS.pad_id}
+MODERN = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": None,
+}
+MODELS: dict[str, Any] = {
+    "gpt2": GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=256, bos_token_id=None, **SHAPE),
+    "mistral": MistralConfig(**MODERN, **SHAPE, tie_word_embeddings=False, sliding_window=None),
+    "llama with biases": LlamaConfig(**MODERN, **SHAPE, attention_bias=True),
+}
+PAIRS = [([5, 9, 11, 7], [20, 31, 8]), ([5, 6], [40, 41, 42, 43, 9])]
+
+
+def folder_of(config: Any, folder: Path) -> Path:
+    """A folder as `save_pretrained` leaves it, with a tokenizer; weights large enough that log-probs differ."""
+    torch.manual_seed(0)
+    config.initializer_range = 0.2
+    AutoModelForCausalLM.from_config(config, attn_implementation="eager").save_pretrained(folder)
+    TOKENS.save(folder)
+    return folder
+
+
+@pytest.fixture(params=list(MODELS))
+def foreign(request: pytest.FixtureRequest, tmp_path: Path) -> Policy:
+    return load_policy(folder_of(MODELS[request.param], tmp_path / "foreign"))
+
+
+def test_log_probabilities_are_transformers_own(foreign: Policy) -> None:
+    assert isinstance(foreign.model, ForeignDecoder)
+    ours, _ = response_logprobs(foreign.model, PAIRS, 1.0)
+    expected = []
+    for prompt, response in PAIRS:
+        logits = foreign.model.theirs(torch.tensor([prompt + response])).logits[0].log_softmax(-1)
+        expected.append(logits[len(prompt) - 1 : -1].gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1))
+    torch.testing.assert_close(ours, torch.cat(expected), atol=1e-5, rtol=0)
+    ours.sum().backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in foreign.model.parameters())
+
+
+def test_shared_prompts_change_nothing(foreign: Policy) -> None:
+    pairs = [([5, 9, 11], [20, 31]), ([5, 9, 11], [7]), ([6, 6], [8, 9, 10])]
+    apart, _ = response_logprobs(foreign.model, pairs, 1.0)
+    shared, _ = response_logprobs(foreign.model, pairs, 1.0, share_prompts=True)
+    torch.testing.assert_close(shared, apart, atol=1e-5, rtol=0)
+
+
+def test_what_was_sampled_has_the_trainers_log_probabilities(foreign: Policy) -> None:
+    prompts = [[5, 9, 11], [7, 8, 12, 13, 14], [6]]
+    drawn = generate(
+        foreign, prompts, 3, temperature=0.8, top_p=1.0, top_k=-1, max_response_length=10, max_num_seqs=4,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    pairs = [(p, r.token_ids) for p, group in zip(prompts, drawn, strict=True) for r in group]
+    recorded = torch.tensor([value for group in drawn for r in group for value in r.rollout_logprobs])
+    torch.testing.assert_close(response_logprobs(foreign.model, pairs, 0.8)[0], recorded, atol=1e-5, rtol=0)
+    again = generate(
+        foreign, prompts, 3, temperature=0.8, top_p=1.0, top_k=-1, max_response_length=10, max_num_seqs=99,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    assert [[r.token_ids for r in group] for group in again] == [[r.token_ids for r in group] for group in drawn]
+
+
+def test_greedy_generation_is_transformers_own(foreign: Policy) -> None:
+    (group,) = generate(
+        foreign, [[5, 9, 11]], 1, temperature=0.0, top_p=1.0, top_k=-1, max_response_length=8, max_num_seqs=4,
+        generator=torch.Generator(),
+    )  # fmt: skip
+    assert isinstance(foreign.model, ForeignDecoder)
+    theirs = foreign.model.theirs.generate(torch.tensor([[5, 9, 11]]), max_new_tokens=8, do_sample=False)
+    assert group[0].token_ids == theirs[0, 3 : 3 + len(group[0].token_ids)].tolist()
+
+
+def test_a_folder_that_is_saved_is_loaded_again_by_both(foreign: Policy, tmp_path: Path) -> None:
+    save_policy(foreign, tmp_path / "saved")
+    again = load_policy(tmp_path / "saved")
+    assert torch.equal(response_logprobs(again.model, PAIRS, 1.0)[0], response_logprobs(foreign.model, PAIRS, 1.0)[0])
+    AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert flops_per_token(again.config, 10.0) == flops_per_token(foreign.config, 10.0) > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_run_trains_it_and_resumes_bit_for_bit(make_config, tmp_path: Path, name: str) -> None:
+    folder = folder_of(MODELS[name], tmp_path / "foreign")
+
+    def config(place: str) -> Config:
+        return make_config(model={"path": str(folder)}, trainer__default_local_dir=str(tmp_path / place))
+
+    assert preflight(config("whole")) == []
+    whole = run(config("whole"))
+    run(config("parts"), stop_at=2)
+    assert whole[-1].final and run(config("parts"))[-1].final
+    one, other = (
+        load_file(tmp_path / place / "global_step_3" / "model" / "model.safetensors") for place in ("whole", "parts")
+    )
+    assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    start = load_file(folder / "model.safetensors")
+    assert any(not torch.equal(one[key], start[key]) for key in start if key in one)
+    assert whole[1].metrics["rollout/logprob_diff_max"] < 1e-4
+
+
+def test_an_adapter_on_it(make_config, tmp_path: Path) -> None:
+    folder = folder_of(MODELS["mistral"], tmp_path / "foreign")
+    model = {"path": str(folder), "lora_rank": 4}
+    told = run(make_config(model=model, actor__optim={"lr": 1e-2}, trainer__default_local_dir=str(tmp_path / "run")))
+    assert told[-1].final
+    trained = load_file(tmp_path / "run" / "global_step_3" / "model" / "model.safetensors")
+    start = load_file(folder / "model.safetensors")
+    assert trained.keys() == start.keys()
+    changed = {key.rsplit(".", 2)[-2] for key in start if not torch.equal(trained[key], start[key])}
+    assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+def test_logits_that_are_more_than_a_product_are_refused(tmp_path: Path) -> None:
+    capped = Gemma2Config(**MODERN, **SHAPE, head_dim=8, final_logit_softcapping=0.5)
+    biased = PhiConfig(**{**MODERN, "num_key_value_heads": 4}, **SHAPE)
+    for name, config in {"capped": capped, "biased": biased}.items():
+        folder = folder_of(config, tmp_path / name)
+        if name == "biased":
+            weights = load_file(folder / "model.safetensors")
+            from safetensors.torch import save_file
+
+            save_file(
+                {**weights, "lm_head.bias": torch.randn(TOKENS.vocab_size)},
+                folder / "model.safetensors",
+                {"format": "pt"},
+            )
+        with pytest.raises(ModelError, match="logits that are more than the head's product"):
+            load_policy(folder)
+
+
+def test_what_nobody_computes_is_told(tmp_path: Path, make_config) -> None:
+    folder = folder_of(MODELS["gpt2"], tmp_path / "broken")
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | {"model_type": "nosuch"}))
+    with pytest.raises(ModelError, match="transformers can't load it"):
+        load_policy(folder)
+    (folder / "config.json").write_text(json.dumps(raw))
+    config = make_config(model={"path": str(folder), "enable_gradient_checkpointing": True})
+    assert [fault.key for fault in preflight(config)] == ["model.enable_gradient_checkpointing"]

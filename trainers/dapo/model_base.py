@@ -1,0 +1,78 @@
+"""What the trainer uses of a policy's model, whoever computes it: its own decoder, or transformers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from dapo.rollout import Sampling
+
+
+class ModelShape(Protocol):
+    """A model's `config.json`, as far as the trainer asks."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens."""
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Token that ends a text."""
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """Token that means nothing."""
+
+    @property
+    def weights_per_token(self) -> int:
+        """Weights of the matrix products that a token goes through, the head's included."""
+
+    @property
+    def attention_width(self) -> int:
+        """Layers times the width of their queries."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of `config.json`."""
+
+
+class GenerationEngine(Protocol):
+    """Generates from a model's weights as they were when it was made; `rollout.Engine` documents it."""
+
+    def prefill(self, prompts: Sequence[Sequence[int]], owner: Tensor, room: int) -> Any:
+        """Read the prompts; what is returned has the last `hidden` states [N, hidden]."""
+
+    def decode(
+        self, cache: Any, uniforms: Tensor, limits: Tensor, sampling: Sampling, eos_id: int
+    ) -> tuple[Tensor, Tensor]:
+        """Draw tokens [N, R] and their log-probabilities [N, R]."""
+
+
+class PolicyModel(nn.Module, ABC):
+    """A causal language model whose logits are its head's product with its last hidden states."""
+
+    config: ModelShape
+    gradient_checkpointing: bool = False
+    """Compute layers again in the backward pass, where the model can."""
+    remove_padding: bool = True
+    """Pack sequences, where the model can."""
+
+    @property
+    @abstractmethod
+    def head_weight(self) -> Tensor:
+        """[vocab, hidden] weight of the output projection."""
+
+    @abstractmethod
+    def hidden_packed(self, input_ids: Tensor, cu_seqlens: Tensor, places: Tensor | None = None) -> Tensor:
+        """Return the last hidden states of packed sequences; `Decoder.hidden_packed` documents it."""
+
+    @abstractmethod
+    def engine(self) -> GenerationEngine:
+        """Return what generates from the weights as they are."""
+
+    @abstractmethod
+    def saved_state(self) -> dict[str, Tensor]:
+        """All weights by their names in a Hugging Face folder, an adapter merged."""
