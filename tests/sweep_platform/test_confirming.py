@@ -2,8 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,17 +19,6 @@ from toybox.sweeps import toy_spec
 
 SEARCH = {"actor.batch": {"choice": [1, 2, 4]}}
 PROBLEMS = 100
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
-@pytest.fixture
-def ledger(home: Home) -> Iterator[Ledger]:
-    with Ledger.open(home.ledger_url) as ledger:
-        yield ledger
 
 
 def spec_of(**confirm: Any) -> SweepSpec:

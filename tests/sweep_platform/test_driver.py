@@ -2,9 +2,8 @@
 
 import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,17 +13,6 @@ from sweep_platform.driver import WAIT, Assignment, Crashed, Ended, open_sweep
 from sweep_platform.errors import SweepChanged
 from sweep_platform.home import Home
 from toybox.sweeps import Notes, toy_spec
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
-@pytest.fixture
-def ledger(home: Home) -> Iterator[Ledger]:
-    with Ledger.open(home.ledger_url) as ledger:
-        yield ledger
 
 
 def test_a_sweep_from_its_first_trial_to_its_last(ledger: Ledger, home: Home) -> None:

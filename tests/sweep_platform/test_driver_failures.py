@@ -1,8 +1,5 @@
 """Trials that end badly: whose fault it was decides whether they are tried again, and what the search makes of it."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from played import assigned, run, told
 from run_ledger import Ledger, TrialState
@@ -18,17 +15,6 @@ LOST = Lost("killed by signal 9")
 NO_MEMORY = Crashed("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "Traceback …")
 BAD_CONFIG = Crashed("ValueError: too hot", "Traceback …")
 DISK = Crashed("CheckpointError: /x can't be written ([Errno 28] No space left on device)", "Traceback …")
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
-@pytest.fixture
-def ledger(home: Home) -> Iterator[Ledger]:
-    with Ledger.open(home.ledger_url) as ledger:
-        yield ledger
 
 
 @pytest.fixture

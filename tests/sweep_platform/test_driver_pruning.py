@@ -1,7 +1,5 @@
 """Early stopping in a sweep: pauses at rungs, promotions from the checkpoint, what the searcher and the front hear."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +13,6 @@ from sweep_platform.spec import SweepSpec
 from toybox.sweeps import Notes, toy_spec
 
 SEARCH = {"actor.lr": {"float": [0.01, 1.0], "log": True}}
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
-@pytest.fixture
-def ledger(home: Home) -> Iterator[Ledger]:
-    with Ledger.open(home.ledger_url) as ledger:
-        yield ledger
 
 
 def spec_of(trials: int = 4, **keys: Any) -> SweepSpec:

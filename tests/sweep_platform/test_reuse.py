@@ -1,7 +1,5 @@
 """Results of other sweeps that count in this one, and spaces that grow."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,17 +11,6 @@ from sweep_platform.frontier import Frontier
 from sweep_platform.home import Home
 from sweep_platform.spec import SweepSpec
 from toybox.sweeps import toy_spec
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
-@pytest.fixture
-def ledger(home: Home) -> Iterator[Ledger]:
-    with Ledger.open(home.ledger_url) as ledger:
-        yield ledger
 
 
 def spec_of(batches: list[int], trials: int = 9, **keys: Any) -> SweepSpec:
