@@ -1,6 +1,10 @@
 """LoRA: the decoder with an adapter is what peft says it is, and a run trains the adapter alone."""
 
 import copy
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +26,18 @@ from transformers import AutoModelForCausalLM
 RANK, ALPHA = 4, 8
 PAIRS = [([5, 9, 11, 7], [20, 31, 8]), ([5, 6], [40, 41, 42, 43, 9])]
 LORA = {"lora_rank": RANK, "lora_alpha": ALPHA}
+KILLED = """
+import os, signal, sys
+from dapo.config import Config
+from dapo.train import train
+
+def report(step):
+    if step.step == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return True
+
+train(Config.model_validate_json(sys.argv[1]), report)
+"""
 
 
 def adapted(policy: Policy, **changes: object) -> Policy:
@@ -137,6 +153,42 @@ def test_the_reference_has_no_adapter(make_config, model_folder: Path) -> None:
     assert adapter_state(started.policy.model) and not adapter_state(started.reference.model)
 
 
+def test_killed_and_resumed_gives_the_same_adapter(make_config, model_folder: Path, tmp_path: Path) -> None:
+    def config(name: str) -> Config:
+        model = {"path": str(model_folder), **LORA}
+        place = str(tmp_path / name)
+        return make_config(model=model, trainer__save_freq=1, trainer__default_local_dir=place)
+
+    run(config("whole"))
+    paths = os.pathsep.join([str(Path(__file__).parent / "helpers"), *sys.path])
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, config("killed").model_dump_json()],
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert [step.step for step in run(config("killed"))] == [2, 3]
+    one, other = (load_file(tmp_path / name / "global_step_3" / FILE) for name in ("whole", "killed"))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_resume_on_other_weights_is_refused(make_config, model_folder: Path, tmp_path: Path) -> None:
+    """The folder that `model.path` names may have been trained on since."""
+    config = make_config(model={"path": str(model_folder), **LORA}, trainer__default_local_dir=str(tmp_path / "run"))
+    run(config, stop_at=2)
+    other = load_policy(model_folder)
+    with torch.no_grad():
+        other.model.model.norm.weight.mul_(1.01)
+    save_policy(other, model_folder)
+    with pytest.raises(ModelError, match=r"model\.path: got other weights.*model\.norm\.weight differs"):
+        Run.start(config)
+
+
+def test_a_name_that_is_no_projection_is_told(policy: Policy) -> None:
+    with pytest.raises(ModelError, match=r"target_modules: got query; need all-linear, or some of q_proj"):
+        add_adapter(policy, ModelConfig.model_validate(LORA | {"target_modules": ("q_proj", "query")}), 0)
+
+
 def test_another_models_adapter_is_refused(policy: Policy, tmp_path: Path) -> None:
     adapted(policy, target_modules=("q_proj",))
     with pytest.raises(ModelError, match="can't be read"):
@@ -145,6 +197,7 @@ def test_another_models_adapter_is_refused(policy: Policy, tmp_path: Path) -> No
     from dapo.lora import save_adapter
 
     save_adapter(other.model, tmp_path)
+    save_policy(other, tmp_path / "model")
     load_adapter(policy.model, tmp_path)
     fresh = load_policy_with(tmp_path, policy)
     with pytest.raises(ModelError, match="another model"):

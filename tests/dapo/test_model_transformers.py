@@ -9,13 +9,23 @@ import torch
 from dapo.config import Config
 from dapo.errors import ModelError
 from dapo.model import Policy, flops_per_token, load_policy, response_logprobs, save_policy
-from dapo.model_transformers import ForeignDecoder
+from dapo.model_transformers import ForeignDecoder, ForeignEngine
 from dapo.preflight import preflight
 from dapo.rollout import generate
 from safetensors.torch import load_file
 from small_policy import small_policy
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 from training import run
-from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, PhiConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GPT2Config,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    PhiConfig,
+)
 
 TOKENS = small_policy().tokenizer
 SHAPE = {"vocab_size": TOKENS.vocab_size, "eos_token_id": TOKENS.eos_id, "pad_token_id": TOKENS.pad_id}
@@ -29,7 +39,9 @@ MODERN = {
 }
 MODELS: dict[str, Any] = {
     "gpt2": GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=256, bos_token_id=None, **SHAPE),
-    "mistral": MistralConfig(**MODERN, **SHAPE, tie_word_embeddings=False, sliding_window=None),
+    "mistral": MistralConfig(**MODERN, **SHAPE, tie_word_embeddings=False, sliding_window=4),
+    "gemma2": Gemma2Config(**MODERN, **SHAPE, head_dim=16, sliding_window=4, final_logit_softcapping=0.5),
+    "phi": PhiConfig(**{**MODERN, "num_key_value_heads": 4}, **SHAPE),
     "llama with biases": LlamaConfig(**MODERN, **SHAPE, attention_bias=True),
 }
 PAIRS = [([5, 9, 11, 7], [20, 31, 8]), ([5, 6], [40, 41, 42, 43, 9])]
@@ -39,7 +51,11 @@ def folder_of(config: Any, folder: Path) -> Path:
     """A folder as `save_pretrained` leaves it, with a tokenizer; weights large enough that log-probs differ."""
     torch.manual_seed(0)
     config.initializer_range = 0.2
-    AutoModelForCausalLM.from_config(config, attn_implementation="eager").save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for weight in model.parameters():  # biases and norms too
+            weight.add_(torch.randn_like(weight) * 0.1)
+    model.save_pretrained(folder)
     TOKENS.save(folder)
     return folder
 
@@ -134,22 +150,68 @@ def test_an_adapter_on_it(make_config, tmp_path: Path) -> None:
     assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 
-def test_logits_that_are_more_than_a_product_are_refused(tmp_path: Path) -> None:
-    capped = Gemma2Config(**MODERN, **SHAPE, head_dim=8, final_logit_softcapping=0.5)
-    biased = PhiConfig(**{**MODERN, "num_key_value_heads": 4}, **SHAPE)
-    for name, config in {"capped": capped, "biased": biased}.items():
-        folder = folder_of(config, tmp_path / name)
-        if name == "biased":
-            weights = load_file(folder / "model.safetensors")
-            from safetensors.torch import save_file
+def test_only_a_plain_head_is_computed_from_hidden_states(foreign: Policy, request: pytest.FixtureRequest) -> None:
+    assert isinstance(foreign.model, ForeignDecoder)
+    assert foreign.model.plain_head == (request.node.callspec.params["foreign"] not in ("gemma2", "phi"))
 
-            save_file(
-                {**weights, "lm_head.bias": torch.randn(TOKENS.vocab_size)},
-                folder / "model.safetensors",
-                {"format": "pt"},
-            )
-        with pytest.raises(ModelError, match="logits that are more than the head's product"):
-            load_policy(folder)
+
+def test_flops_are_those_of_a_forward_pass(foreign: Policy) -> None:
+    """Torch counts every matrix product that runs, rotary angles too: less than a thousandth."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        foreign.model.logits(foreign.model.hidden_packed(torch.arange(2, 15), torch.tensor([0, 13])))
+    assert counter.get_total_flops() == pytest.approx(13 * flops_per_token(foreign.config, 13), rel=1e-3)
+
+
+def test_each_prompt_is_read_once(foreign: Policy) -> None:
+    """As it is counted."""
+    seen: list[int] = []
+    hook = foreign.model.theirs.get_input_embeddings().register_forward_pre_hook(
+        lambda _, ids: seen.append(len(ids[0]))
+    )
+    generate(
+        foreign, [[5, 9, 11], [6]], 5, temperature=1.0, top_p=1.0, top_k=-1, max_response_length=2, max_num_seqs=99,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    hook.remove()
+    assert seen[0] == 2
+
+
+def test_a_model_that_generates_otherwise_than_it_scores_is_refused(tmp_path: Path, monkeypatch) -> None:
+    folder = folder_of(MODELS["mistral"], tmp_path / "foreign")
+    advance = ForeignEngine.advance
+
+    def late(self, cache, token):
+        cache.positions = cache.positions + 3
+        return advance(self, cache, token)
+
+    monkeypatch.setattr(ForeignEngine, "advance", late)
+    with pytest.raises(ModelError, match="off scoring"):
+        load_policy(folder)
+
+
+def test_a_family_without_keys_and_values_is_refused(tmp_path: Path) -> None:
+    config = MambaConfig(hidden_size=16, state_size=4, num_hidden_layers=1, bos_token_id=None, **SHAPE)
+    with pytest.raises(ModelError, match="transformers can't load it"):
+        load_policy(folder_of(config, tmp_path / "mamba"))
+
+
+def test_an_adapter_on_another_familys_names(make_config, tmp_path: Path) -> None:
+    path = str(folder_of(MODELS["gpt2"], tmp_path / "foreign"))
+    start = load_file(Path(path) / "model.safetensors")
+    for targets, expected in {"all-linear": {"c_attn", "c_proj", "c_fc"}, ("c_attn",): {"c_attn"}}.items():
+        place = tmp_path / f"run-{len(expected)}"
+        config = make_config(
+            model={"path": path, "lora_rank": 4, "target_modules": targets}, trainer__default_local_dir=str(place)
+        )
+        assert preflight(config) == []
+        run(config)
+        trained = load_file(place / "global_step_3" / "model" / "model.safetensors")
+        assert {key.rsplit(".", 2)[-2] for key in start if not torch.equal(trained[key], start[key])} == expected
+    wrong = make_config(model={"path": path, "lora_rank": 4, "target_modules": ("q_proj",)})
+    with pytest.raises(
+        ModelError, match=r"target_modules: got q_proj; need all-linear, or some of c_attn, c_fc, c_proj"
+    ):
+        run(wrong)
 
 
 def test_what_nobody_computes_is_told(tmp_path: Path, make_config) -> None:
@@ -159,5 +221,8 @@ def test_what_nobody_computes_is_told(tmp_path: Path, make_config) -> None:
     with pytest.raises(ModelError, match="transformers can't load it"):
         load_policy(folder)
     (folder / "config.json").write_text(json.dumps(raw))
-    config = make_config(model={"path": str(folder), "enable_gradient_checkpointing": True})
-    assert [fault.key for fault in preflight(config)] == ["model.enable_gradient_checkpointing"]
+    config = make_config(
+        model={"path": str(folder), "enable_gradient_checkpointing": True}, actor__use_prefix_grouper=True
+    )
+    keys = ["model.enable_gradient_checkpointing", "actor.use_prefix_grouper"]
+    assert [fault.key for fault in preflight(config)] == keys

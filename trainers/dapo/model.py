@@ -50,13 +50,14 @@ def load_policy(path: str | Path, *, dtype: str = "float32", device: str | torch
     folder = Path(path)
     try:
         raw: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
-        if not is_native(raw) and raw.get("quantization_config") is None:
-            return _load_foreign(folder, raw, dtype, device)
-        config = DecoderConfig.from_dict(raw)
+        foreign = not is_native(raw) and raw.get("quantization_config") is None
+        config = None if foreign else DecoderConfig.from_dict(raw)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"{folder / 'config.json'}: can't be read ({error}); need a Hugging Face folder") from error
     except ModelError as error:
         raise ModelError(f"{folder / 'config.json'}: {error}") from error
+    if config is None:
+        return _load_foreign(folder, raw, dtype, device)
     tokenizer = Tokenizer.load(folder, config.eos_token_id, config.pad_token_id)
     if tokenizer.vocab_size > config.vocab_size:
         raise ModelError(

@@ -52,7 +52,7 @@ class GenerationEngine(Protocol):
 
 
 class PolicyModel(nn.Module, ABC):
-    """A causal language model whose logits are its head's product with its last hidden states."""
+    """A causal language model."""
 
     config: ModelShape
     gradient_checkpointing: bool = False
@@ -68,6 +68,15 @@ class PolicyModel(nn.Module, ABC):
     @abstractmethod
     def hidden_packed(self, input_ids: Tensor, cu_seqlens: Tensor, places: Tensor | None = None) -> Tensor:
         """Return the last hidden states of packed sequences; `Decoder.hidden_packed` documents it."""
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits [..., vocab] of what `hidden_packed` returns."""
+
+    @property
+    @abstractmethod
+    def projections(self) -> tuple[str, ...]:
+        """Names of the layers that an adapter can be added to; the head is none of them."""
 
     @abstractmethod
     def engine(self) -> GenerationEngine:

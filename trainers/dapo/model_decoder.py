@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dapo.model_base import PolicyModel
 from dapo.model_config import DecoderConfig, RopeScaling
+from dapo.model_projections import ALL_LINEAR
 
 if TYPE_CHECKING:
     from dapo.rollout import Engine
@@ -237,6 +238,11 @@ class Decoder(PolicyModel):
     def head_weight(self) -> Tensor:
         """[vocab, hidden] weight of the output projection."""
         return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
+
+    @property
+    def projections(self) -> tuple[str, ...]:
+        """Names of the layers that an adapter can be added to."""
+        return ALL_LINEAR
 
     def engine(self) -> Engine:
         """Return what generates from the weights as they are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -49,11 +49,10 @@ def response_logprobs(
         labels = tokens[targets.to(device)]
     size = max(1, CHUNK_ELEMENTS // model.config.vocab_size)
     if len(labels) <= size:
-        return _score(hidden, model.head_weight, labels, temperature)
+        return _score(model.logits, hidden, labels, temperature)
     parts = [slice(start, start + size) for start in range(0, len(labels), size)]
     chunks = [
-        checkpoint(_score, hidden[part], model.head_weight, labels[part], temperature, use_reentrant=False)
-        for part in parts
+        checkpoint(_score, model.logits, hidden[part], labels[part], temperature, use_reentrant=False) for part in parts
     ]
     return torch.cat([chunk[0] for chunk in chunks]), torch.cat([chunk[1] for chunk in chunks])
 
@@ -73,9 +72,11 @@ def _shared(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[l
     return stored, torch.tensor(places)
 
 
-def _score(hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _score(
+    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
     """Return log-probability of `labels` [N] and entropy [N] at `hidden` [N, hidden]."""
-    logprobs = torch.log_softmax((hidden @ weight.T).float() / temperature, -1)
+    logprobs = torch.log_softmax(logits_of(hidden).float() / temperature, -1)
     entropy = -(logprobs.exp() * logprobs).sum(-1)
     return logprobs.gather(1, labels.unsqueeze(1)).squeeze(1), entropy
 

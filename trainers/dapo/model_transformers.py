@@ -1,8 +1,8 @@
 """Any causal language model that transformers computes, behind what the trainer uses of its own decoder.
 
-The slow way: padded forward passes, and generation with transformers' cache in a batch that keeps its size. Log-probs
-are computed as the decoder's are, from the last hidden states and the head, so that what was sampled and what is
-trained agree. A model whose logits are something else (a bias, a cap or a scale) is refused.
+The slow way: padded forward passes, and generation with transformers' cache. Logits are the head's product with the
+last hidden states, as our decoder's are; where a family makes more of them (a bias, a cap or a scale), whole logits
+take the hidden states' place. This, and that generation agrees with scoring, is tried on a few tokens at loading.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from dapo.errors import ModelError
 from dapo.model_base import PolicyModel
@@ -32,6 +33,27 @@ class ForeignDecoder(PolicyModel):
         super().__init__()
         self.theirs = theirs.eval()
         self.config = config
+        self.plain_head = True
+        """Logits are the head's product with the last hidden states; else they take the place of these."""
+
+    def run(self, **inputs: Any) -> tuple[Tensor, Any]:
+        """Return the last hidden states of a batch (or the logits, see `plain_head`), and transformers' cache."""
+        part = self.theirs.base_model if self.plain_head else self.theirs
+        out = part(**inputs)
+        return out.last_hidden_state if self.plain_head else out.logits, out.get("past_key_values")
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits [..., vocab] of what `hidden_packed` returns."""
+        return F.linear(hidden, self.head_weight) if self.plain_head else hidden
+
+    @property
+    def projections(self) -> tuple[str, ...]:
+        """Names of the layers that an adapter can be added to; the head is none of them."""
+        from transformers.pytorch_utils import Conv1D
+
+        head = self.theirs.get_output_embeddings()
+        layers = [(n, m) for n, m in self.theirs.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head]
+        return tuple(sorted({name.rsplit(".", 1)[-1] for name, _ in layers}))
 
     @property
     def head_weight(self) -> Tensor:
@@ -45,9 +67,7 @@ class ForeignDecoder(PolicyModel):
         lengths = cu_seqlens.diff().to(tokens.device)
         mask = torch.arange(int(lengths.max()), device=tokens.device) < lengths.unsqueeze(1)
         padded = tokens.new_zeros(mask.shape).masked_scatter(mask, tokens)
-        hidden = self.theirs.base_model(
-            input_ids=padded, attention_mask=mask.long(), use_cache=False
-        ).last_hidden_state[mask]
+        hidden = self.run(input_ids=padded, attention_mask=mask.long(), use_cache=False)[0][mask]
         if places is None:
             return torch.as_tensor(hidden)
         first = torch.empty(len(input_ids), dtype=torch.long, device=tokens.device)
@@ -78,6 +98,11 @@ class ForeignCache:
     hidden: Tensor
     """[N, hidden] last hidden state of each prompt."""
 
+    def keep(self, rows: Tensor) -> None:
+        """Keep only these rows (ascending)."""
+        self.past.batch_select_indices(rows)
+        self.mask, self.positions = self.mask[rows], self.positions[rows]
+
 
 class ForeignEngine:
     """Generates as `rollout.Engine` does, with transformers' cache."""
@@ -87,16 +112,24 @@ class ForeignEngine:
         self.device = model.head_weight.device
 
     def prefill(self, prompts: Sequence[Sequence[int]], owner: Tensor, room: int) -> ForeignCache:
-        """Run the prompt of each row; `room` is not needed, since the cache grows."""
+        """Run each prompt once; `room` is not needed, since the cache grows."""
         del room
-        rows = [prompts[index] for index in owner.tolist()]
+        rows, owner = prompts, owner.to(self.device)
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         longest = int(lengths.max())
         ids = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows], device=self.device)
         mask = (torch.arange(longest, device=self.device) >= (longest - lengths).unsqueeze(1)).long()
         positions = (mask.cumsum(1) - 1).clamp_min(0)
-        done = self._run(ids, mask, positions, None)
-        return ForeignCache(done.past_key_values, mask, lengths, done.last_hidden_state[:, -1])
+        hidden, past = self._run(ids, mask, positions, None)
+        past.batch_select_indices(owner)
+        return ForeignCache(past, mask[owner], lengths[owner], hidden[owner])
+
+    def advance(self, cache: ForeignCache, token: Tensor) -> Tensor:
+        """Feed one token per row [N] and return the last hidden states [N, hidden]."""
+        cache.mask = torch.cat((cache.mask, cache.mask.new_ones(len(token), 1)), 1)
+        hidden, cache.past = self._run(token.unsqueeze(1), cache.mask, cache.positions.unsqueeze(1), cache.past)
+        cache.positions = cache.positions + 1
+        return hidden
 
     def decode(
         self, cache: ForeignCache, uniforms: Tensor, limits: Tensor, sampling: Sampling, eos_id: int
@@ -105,31 +138,33 @@ class ForeignEngine:
         uniforms, limits = uniforms.to(self.device), limits.to(self.device)
         tokens = torch.full(uniforms.shape, eos_id, device=self.device)
         logprobs = torch.zeros(uniforms.shape, device=self.device)
-        ended = torch.zeros(len(uniforms), dtype=torch.bool, device=self.device)
+        rows = torch.arange(len(uniforms), device=self.device)
         hidden = cache.hidden
         for step in range(uniforms.shape[1]):
-            token, logprob = draw((hidden @ self.model.head_weight.T).float(), uniforms[:, step], sampling)
-            tokens[:, step], logprobs[:, step] = token, logprob
-            ended |= (token == eos_id) | (step + 1 >= limits)
-            if bool(ended.all()):
+            token, logprob = draw(self.model.logits(hidden).float(), uniforms[rows, step], sampling)
+            tokens[rows, step], logprobs[rows, step] = token, logprob
+            alive = ((token != eos_id) & (step + 1 < limits[rows])).nonzero().squeeze(1)
+            if len(alive) == 0:
                 break
-            cache.mask = torch.cat((cache.mask, cache.mask.new_ones(len(token), 1)), 1)
-            done = self._run(token.unsqueeze(1), cache.mask, cache.positions.unsqueeze(1), cache.past)
-            cache.positions = cache.positions + 1
-            hidden = done.last_hidden_state[:, -1]
+            if len(alive) < len(rows):
+                cache.keep(alive)
+                rows, token = rows[alive], token[alive]
+            hidden = self.advance(cache, token)
         return tokens.cpu(), logprobs.cpu()
 
-    def _run(self, ids: Tensor, mask: Tensor, positions: Tensor, past: Any) -> Any:
-        return self.model.theirs.base_model(
+    def _run(self, ids: Tensor, mask: Tensor, positions: Tensor, past: Any) -> tuple[Tensor, Any]:
+        """Return what follows the last column [N, hidden], and the cache."""
+        hidden, past = self.model.run(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=past, use_cache=True
         )
+        return hidden[:, -1], past
 
 
 def load_foreign(folder: Path, raw: dict[str, Any], dtype: str, device: str | torch.device) -> ForeignDecoder:
     """Load a folder by transformers: its own classes only, weights in safetensors only.
 
     Raises:
-        ModelError: transformers can't load it, or its logits aren't its head's product with its last hidden states.
+        ModelError: transformers can't load it, or generates otherwise with a cache than without.
     """
     from transformers import AutoModelForCausalLM
 
@@ -143,38 +178,62 @@ def load_foreign(folder: Path, raw: dict[str, Any], dtype: str, device: str | to
             attn_implementation="eager",
             output_loading_info=True,
         )
+        shape = _shape(raw, theirs)
     except Exception as error:  # transformers raises of any kind
         reason = " ".join(str(error).split())[:300]
         raise ModelError(f"{folder}: transformers can't load it ({type(error).__name__}: {reason})") from error
     lacking = sorted(found["missing_keys"])  # which transformers would draw at random
     if lacking:
         raise ModelError(f"{folder}: the weights don't fit config.json: got none for {', '.join(lacking[:5])}, …")
-    model = ForeignDecoder(theirs.to(device), _shape(raw, theirs))
+    model = ForeignDecoder(theirs.to(device), shape)
     model.requires_grad_(True)
-    _check_head(model, folder)
+    with torch.no_grad():
+        model.plain_head = _has_plain_head(model)
+        _check_generation(model, folder)
     return model
 
 
-@torch.no_grad()
-def _check_head(model: ForeignDecoder, folder: Path) -> None:
+def _has_plain_head(model: ForeignDecoder) -> bool:
+    """Whether logits are the head's product with the last hidden states, on a few tokens."""
     ids = torch.arange(1, PROBE + 1, device=model.head_weight.device)
     logits = model.theirs(input_ids=ids.unsqueeze(0)).logits[0].float()
     hidden = model.hidden_packed(ids, torch.tensor([0, PROBE]))
-    if not torch.allclose((hidden @ model.head_weight.T).float(), logits, atol=1e-3, rtol=1e-3):
-        got = "logits that are more than the head's product with the last hidden states (a bias, a cap or a scale)"
-        raise ModelError(f"{folder}: got {got}; need a model without these; choose another model")
+    return torch.allclose(model.logits(hidden).float(), logits, atol=1e-3, rtol=1e-3)
+
+
+def _check_generation(model: ForeignDecoder, folder: Path) -> None:
+    """Hold padded generation with a cache against scoring, on two short texts."""
+    device, prompts, more = model.head_weight.device, [[1, 2, 3, 4], [5]], [[6, 2], [3, 4]]
+    texts = [prompt + added for prompt, added in zip(prompts, more, strict=True)]
+    starts = torch.tensor([0, *map(len, texts)]).cumsum(0)
+    scored = model.hidden_packed(torch.tensor(sum(texts, []), device=device), starts)[starts[1:] - 1]
+    try:
+        engine = model.engine()
+        cache = engine.prefill(prompts, torch.arange(2), 2)
+        for column in zip(*more, strict=True):
+            hidden = engine.advance(cache, torch.tensor(column, device=device))
+    except Exception as error:  # a family without such a cache fails in its own way
+        got = f"{type(error).__name__}: {error}"
+        raise ModelError(f"{folder}: generation fails ({got}); need a family with keys and values cached") from error
+    generated, expected = (model.logits(states).float().log_softmax(-1) for states in (hidden, scored))
+    if not torch.allclose(generated, expected, atol=1e-3 if scored.dtype == torch.float32 else 0.1, rtol=0.0):
+        worst = (generated - expected).abs().max().item()
+        raise ModelError(
+            f"{folder}: got log-probs in generation that are {worst:.2g} off scoring; choose another model"
+        )
 
 
 def _shape(raw: dict[str, Any], theirs: Any) -> ForeignConfig:
-    head, embedding = theirs.get_output_embeddings().weight, theirs.get_input_embeddings().weight
-    matrices = sum(w.numel() for w in theirs.base_model.parameters() if w.dim() > 1 and w is not embedding)
+    modules = [module for module in theirs.modules() if not isinstance(module, nn.Embedding)]
+    matrices = [weight for module in modules for weight in module.parameters(recurse=False) if weight.dim() > 1]
     inner = theirs.config.get_text_config()
+    size = getattr(inner, "head_dim", None) or inner.hidden_size // inner.num_attention_heads
     eos = raw.get("eos_token_id")
     return ForeignConfig(
         raw,
-        vocab_size=len(head),
-        weights_per_token=matrices + head.numel(),
-        attention_width=inner.num_hidden_layers * inner.hidden_size,
+        vocab_size=len(theirs.get_output_embeddings().weight),
+        weights_per_token=sum(weight.numel() for weight in matrices),
+        attention_width=inner.num_hidden_layers * inner.num_attention_heads * size,
         eos_token_id=eos[0] if isinstance(eos, list) else eos,
         pad_token_id=raw.get("pad_token_id"),
     )

@@ -90,9 +90,11 @@ def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
 
 def _slow_faults(config: Config) -> Iterator[Fault]:
     """Settings that models computed by transformers don't follow."""
+    need = "false: this model is computed by transformers, with its dropout off and each sequence for itself"
     if config.model.enable_gradient_checkpointing:
-        need = "false: this model is computed by transformers, with its dropout off"
         yield Fault("model.enable_gradient_checkpointing", "true", need, "set it to false")
+    if config.actor.use_prefix_grouper:
+        yield Fault("actor.use_prefix_grouper", "true", need, "set it to false")
 
 
 def _sets(config: Config) -> Iterator[Fault]:

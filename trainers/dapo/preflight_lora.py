@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 from dapo.batch import Fault
 from dapo.config import Config
+from dapo.model_config import is_native
+from dapo.model_folder import NAMED_HEADS, find_model
 from dapo.model_projections import ALL_LINEAR
+
+
+def _projections(config: Config) -> tuple[str, ...]:
+    """Names that `target_modules` may have; none are known of a model that transformers computes."""
+    folder = find_model(config.model.path, config.model.revision)
+    try:
+        raw = {} if folder is None else json.loads((folder / "config.json").read_text("utf-8"))
+        return ALL_LINEAR if config.model.path in NAMED_HEADS or (raw and is_native(raw)) else ()
+    except (OSError, ValueError, TypeError, AttributeError):  # told as a fault of model.path
+        return ()
 
 
 def lora_faults(config: Config) -> Iterator[Fault]:
@@ -23,7 +36,8 @@ def lora_faults(config: Config) -> Iterator[Fault]:
     if find_spec("peft") is None:
         do = "pip install 'sweep-platform[lora]', or set it to 0"
         yield Fault("model.lora_rank", str(model.lora_rank), "the package peft, which isn't installed", do)
-    unknown = [name for name in model.target_modules if name not in ALL_LINEAR]
+    known = _projections(config)
+    unknown = [name for name in model.target_modules if known and name not in known]
     if model.target_modules != "all-linear" and (unknown or not model.target_modules):
-        need = f"all-linear, or some of {', '.join(ALL_LINEAR)}"
+        need = f"all-linear, or some of {', '.join(known)}"
         yield Fault("model.target_modules", str(list(model.target_modules)), need, "name some of these")
