@@ -226,3 +226,15 @@ def test_what_nobody_computes_is_told(tmp_path: Path, make_config) -> None:
     )
     keys = ["model.enable_gradient_checkpointing", "actor.use_prefix_grouper"]
     assert [fault.key for fault in preflight(config)] == keys
+
+
+def test_lengths_beyond_the_models_positions_are_told(tmp_path: Path, make_config, caplog) -> None:
+    """A learnt position that isn't there ends a run in the middle of a batch."""
+    short = GPT2Config(n_embd=32, n_layer=1, n_head=4, n_positions=70, bos_token_id=None, **SHAPE)
+    model = {"path": str(folder_of(short, tmp_path / "short"))}
+    fitting = make_config(model=model, data__max_prompt_length=62, data__max_response_length=8)
+    assert preflight(fitting) == []
+    assert preflight(fitting) == []
+    assert [record.message.endswith("slower than our own decoder") for record in caplog.records] == [True], "once"
+    (fault,) = preflight(make_config(model=model, data__max_prompt_length=63, data__max_response_length=8))
+    assert (fault.key, fault.need) == ("data.max_response_length", "at most 70 together, the model's positions")

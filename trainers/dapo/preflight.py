@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from functools import lru_cache
@@ -17,11 +16,11 @@ from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError, DataError, ModelError
 from dapo.filter_rule import KNOWN_METRICS, filter_rule
 from dapo.framing import Framing
-from dapo.model_config import DecoderConfig, heads_of, is_native
-from dapo.model_folder import KINDS, NAMED_HEADS, find_model, is_hub_id, lacking
+from dapo.model_folder import find_model
 from dapo.overlap import overlap_fault
 from dapo.preflight_lora import lora_faults
 from dapo.preflight_losses import loss_faults
+from dapo.preflight_model import model_faults
 from dapo.preflight_multi_turn import framing_faults, multi_turn_faults
 from dapo.reward import import_reward_function
 from dapo.tokenizer import Tokenizer, byte_tokenizer
@@ -42,9 +41,9 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         config: valid by its types.
         devices: devices at hand.
     """
-    model_faults, heads = _model(config)
+    found, heads = model_faults(config)
     return [
-        *model_faults,
+        *found,
         *_sets(config),
         *_data(config),
         *_batches(config),
@@ -59,42 +58,6 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_parallel(config, devices, heads),
         *_run(config),
     ]
-
-
-def _model(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
-    """Check the model folder, and return its numbers of heads."""
-    path, revision = config.model.path, config.model.revision
-    faults = []
-    if revision is not None and not is_hub_id(path):
-        need = "a model on the hub in model.path: nothing else has revisions"
-        faults.append(Fault("model.revision", repr(revision), need, "leave it out"))
-    if path in NAMED_HEADS:
-        return faults, NAMED_HEADS[path]
-    need, do = f"{KINDS}, of a supported family", "name one of these"
-    folder = find_model(path, revision)
-    if folder is None:  # an id, downloaded by `prepare`
-        return faults, None
-    missing = lacking(folder)
-    if missing:
-        got = f"{path!r}, without {', '.join(missing)}" if folder.is_dir() else f"{path!r}, which is no folder"
-        return [*faults, Fault("model.path", got, need, do)], None
-    try:
-        raw = json.loads((folder / "config.json").read_text("utf-8"))
-        if not is_native(raw) and raw.get("quantization_config") is None:
-            return [*faults, *_slow_faults(config)], heads_of(raw)
-        decoder = DecoderConfig.from_dict(raw)
-    except (OSError, ValueError, TypeError, AttributeError, DapoError) as error:
-        return [*faults, Fault("model.path", f"{path!r} ({error})", need, do)], None
-    return faults, (decoder.num_attention_heads, decoder.num_key_value_heads)
-
-
-def _slow_faults(config: Config) -> Iterator[Fault]:
-    """Settings that models computed by transformers don't follow."""
-    need = "false: this model is computed by transformers, with its dropout off and each sequence for itself"
-    if config.model.enable_gradient_checkpointing:
-        yield Fault("model.enable_gradient_checkpointing", "true", need, "set it to false")
-    if config.actor.use_prefix_grouper:
-        yield Fault("actor.use_prefix_grouper", "true", need, "set it to false")
 
 
 def _sets(config: Config) -> Iterator[Fault]:
