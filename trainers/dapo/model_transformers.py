@@ -70,8 +70,8 @@ class ForeignDecoder(PolicyModel):
         hidden = self.run(input_ids=padded, attention_mask=mask.long(), use_cache=False)[0][mask]
         if places is None:
             return torch.as_tensor(hidden)
-        first = torch.empty(len(input_ids), dtype=torch.long, device=tokens.device)
-        first[places.flip(0)] = torch.arange(len(places), device=tokens.device).flip(0)
+        order = torch.arange(len(places), device=tokens.device)
+        first = order.new_empty(len(input_ids)).scatter_reduce(0, places, order, "amin", include_self=False)
         return torch.as_tensor(hidden[first])
 
     def engine(self) -> ForeignEngine:
