@@ -4,8 +4,8 @@ Configs are a scrambled Sobol sequence over the default sweep's space, without t
 third is trained under two seeds, so that the noise between runs is known. All have the longest length of the space and
 are evaluated on the way, and the learning rate doesn't depend on the length, so one run tells what every shorter one
 would have shown. Each finished run is a file in FOLDER: killed and started again, the command goes on with the rest.
-It uses all cores, one thread a run; `--workers` uses fewer. Device-seconds are those of the run's own thread: what else the
-machine does meanwhile isn't in the table.
+It uses all cores, one thread a run; `--workers` uses fewer. Device-seconds are those of the run's own thread: what else
+the machine does meanwhile isn't in the table.
 """
 
 from __future__ import annotations
