@@ -10,6 +10,7 @@ KeyboardInterrupt           130   state is saved; the same command resumes
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -29,6 +30,12 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.where}: got {self.got}; need {self.need}; {self.do}"
+
+
+def one_line(error: BaseException, limit: int | None = None) -> str:
+    """An exception's type and what it says, or the first `limit` characters of that."""
+    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return text if limit is None else textwrap.shorten(text, limit, placeholder=" …")
 
 
 class PlatformError(Exception):

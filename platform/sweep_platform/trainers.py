@@ -100,7 +100,9 @@ class Trainer(Protocol):
     Where its config has a section `trainer` with `default_local_dir` (a folder for one run) and `num_threads`, the
     driver sets them. What it may have besides: `HELD_OUT` (see `held_out`) and the members of `DataTrainer`.
     A function `describe(config) -> str` is optional too; `platform validate` shows what it says. So is
-    `estimate_memory(config) -> MemoryEstimate | None`, for limits on memory that hold before a candidate is trained.
+    `estimate_memory(config) -> MemoryEstimate | None`, for limits on memory that hold before a candidate is trained,
+    and `unreported(config, metrics) -> Sequence[TrainerFault]`, which names, each as a fault's key, the metrics that no
+    run of a valid config reports.
     """
 
     Config: type[BaseModel]
@@ -249,6 +251,12 @@ def estimate_memory(trainer: Trainer, config: BaseModel) -> MemoryEstimate | Non
     """What a run of `config` is expected to need of one device's memory; None where the trainer can't tell."""
     estimate: Callable[[BaseModel], MemoryEstimate | None] | None = getattr(trainer, "estimate_memory", None)
     return None if estimate is None else estimate(config)
+
+
+def unreported_metrics(trainer: Trainer, config: BaseModel, metrics: Sequence[str]) -> Sequence[TrainerFault]:
+    """The metrics, as keys of faults, that no run of `config` reports, as far as the trainer can tell."""
+    find: Callable[[BaseModel, Sequence[str]], Sequence[TrainerFault]] | None = getattr(trainer, "unreported", None)
+    return () if find is None else find(config, metrics)
 
 
 def load_trainer(name: str) -> Trainer:

@@ -16,11 +16,14 @@ def si(value: float, unit: str = "") -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
-def metric(name: str, value: float) -> str:
-    """A metric's value with its unit where the name tells one."""
-    if name in _UNIT:
+def metric(name: str, value: float, error: float | None = None) -> str:
+    """A metric's value, with its standard error where there is one, and its unit where the name tells one."""
+    if name not in _UNIT:
+        return f"{value:.4g}" if error is None else accuracy(value, error)
+    if error is None:
         return si(value, _UNIT[name])
-    return f"{value:.4g}"
+    factor, prefix = next(((factor, prefix) for factor, prefix in _SI if abs(value) >= factor), (1.0, ""))
+    return f"{value / factor:.3g} ± {error / factor:.2g} {prefix}{_UNIT[name]}"
 
 
 def accuracy(value: float, error: float | None) -> str:

@@ -63,6 +63,11 @@ def test_messages_beside_a_problem_are_another_column(tmp_path: Path) -> None:
 
 
 FAULTY = {
+    "half a character": ('{"problem": "\\ud800", "answer": "1"}', r"a\.jsonl:2: got half a character"),
+    "half a character in a column": (
+        '{"problem": "p", "answer": "1", "x": ["\\udc00"]}',
+        r"a\.jsonl:2: got half a character",
+    ),
     "no JSON": ("{", r"a\.jsonl:2: got no JSON"),
     "no object": ("[1]", r"a\.jsonl:2: got \[1\]; need an object"),
     "no problem": ({"answer": "1"}, r"a\.jsonl:2: problem: got None; need a text"),
@@ -152,3 +157,17 @@ def test_an_index_that_repeats_is_no_identity(tmp_path: Path) -> None:
         ("x", "row-3"),
         ("x", "0"),
     ]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
+    rows = json.dumps({"problem": "\\u00e9\\ud83d\\ude00?", "answer": "1"}).replace("\\\\", "\\")
+    (tmp_path / "a.jsonl").write_text(rows, "utf-8-sig")
+    (row,) = read_rows(str(tmp_path / "a.jsonl"))
+    assert row.problem.problem == "é😀?"
+
+
+def test_parquet_with_broken_text_is_told(tmp_path: Path) -> None:
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")])
+    pq.write_table(pa.table({"problem": broken, "answer": ["1"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: got a file that can't be read .*utf-8"):
+        list(read_rows(str(tmp_path / "a.parquet")))

@@ -58,7 +58,7 @@ def test_steps_are_as_they_were() -> None:
 
 
 def test_one_of_both() -> None:
-    with pytest.raises(ValidationError, match="total_training_steps: 3 and total_epochs: 2 both say how long"):
+    with pytest.raises(ValidationError, match="one length, where total_training_steps: 3 and total_epochs: 2 are two"):
         planned(7, epochs=2, steps=3)
     whole = Config.model_validate({"trainer": {"total_epochs": 2}})
     assert whole.trainer.total_training_steps is None

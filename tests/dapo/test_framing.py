@@ -1,5 +1,7 @@
 """Prompts, offers of tools and their answers in the policy's tokens, with chat templates and without."""
 
+from pathlib import Path
+
 import pytest
 from dapo.batch import Message, Problem
 from dapo.config_multi_turn import MultiTurnConfig
@@ -10,7 +12,8 @@ from dapo.tool_calls import instructions, short_instructions, signatures_of
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
+from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
 SETTINGS = MultiTurnConfig(enable=True)
@@ -197,3 +200,26 @@ def test_no_answer_is_longer_than_its_limit(text: str, limit: int, side: str) ->
     empty = len(framing(tokenizer).answers([""], settings))
     tokens = framing(tokenizer).answers([text], settings)
     assert len(tokens) - empty == min(limit, len(tokenizer.encode(text)))
+
+
+def test_what_a_tokenizer_begins_texts_with_stands_before_plain_prompts(tmp_path: Path) -> None:
+    """As transformers' own tokenizer puts it there; after the text nothing may stand, and a chat template writes it."""
+    chat = chat_tokenizer(PLAIN_ROLES)
+    chat.save(tmp_path)
+    backend = Backend.from_file(str(tmp_path / "tokenizer.json"))
+    begin, end = "<|other|>", "<|im_end|>"
+    pieces = [(text, backend.token_to_id(text)) for text in (begin, end)]
+    for single in (f"{begin} $A", f"{begin} $A {end}"):
+        backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=pieces)
+        backend.save(str(tmp_path / "tokenizer.json"))
+        ours = Tokenizer.load(tmp_path)
+        frame = framing(ours, "Q: {problem} A:")
+        (ids,) = frame.encode([frame.prompt(ASKED)])
+        theirs = AutoTokenizer.from_pretrained(tmp_path)("Q: 1+1? A:").input_ids
+        assert ids == theirs[: len(ids)] and theirs[len(ids) :] in ([], [pieces[1][1]])
+        assert ids[0] == pieces[0][1]
+        assert frame.encode([f"{begin}Q"])[0].count(pieces[0][1]) == 1, "a template that writes it itself"
+        asked = framing(ours)
+        assert asked.encode([asked.prompt(ASKED)]) == [ours.encode(asked.prompt(ASKED))]
+    plain = byte_tokenizer(())
+    assert framing(plain).encode(["1+1?\n"]) == [plain.encode("1+1?\n")]

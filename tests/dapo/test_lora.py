@@ -184,6 +184,20 @@ def test_a_resume_on_other_weights_is_refused(make_config, model_folder: Path, t
         Run.start(config)
 
 
+def test_a_resume_on_weights_that_differ_where_the_adapter_is_is_refused(
+    make_config, model_folder: Path, tmp_path: Path
+) -> None:
+    """So does a folder that another run with LoRA was merged into."""
+    config = make_config(model={"path": str(model_folder), **LORA}, trainer__default_local_dir=str(tmp_path / "run"))
+    run(config, stop_at=2)
+    other = load_policy(model_folder)
+    with torch.no_grad():
+        other.model.model.layers[0].self_attn.q_proj.weight[0, 0] += 1e-3
+    save_policy(other, model_folder)
+    with pytest.raises(ModelError, match=r"model\.path: got other weights.*q_proj\.weight differs"):
+        Run.start(config)
+
+
 def test_a_name_that_is_no_projection_is_told(policy: Policy) -> None:
     with pytest.raises(ModelError, match=r"target_modules: got query; need all-linear, or some of q_proj"):
         add_adapter(policy, ModelConfig.model_validate(LORA | {"target_modules": ("q_proj", "query")}), 0)

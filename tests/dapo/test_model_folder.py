@@ -190,3 +190,33 @@ def test_preflight_checks_the_heads_of_a_named_model() -> None:
     tree = {"model": {"path": "smollm2-135m"}, "rollout": {"tensor_model_parallel_size": 2}}
     (fault,) = preflight(Config.model_validate(tree), 2)
     assert fault.need == "a divisor of the model's 9 attention heads and 3 key-value heads"
+
+
+def test_damaged_weights_are_told_before_the_run(model_folder: Path) -> None:
+    weights = model_folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    (model_folder / "tokenizer.json").write_text("{oops")
+    (first, second) = [fault for fault in preflight(Config.model_validate({"model": {"path": str(model_folder)}}))]
+    assert (first.key, first.need) == ("model.path", "whole safetensors")
+    assert str(weights) in first.got
+    assert "tokenizer.json: can't be read" in second.got
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_quantised_weights_are_refused_as_such(model_folder: Path, family: str) -> None:
+    raw = json.loads((model_folder / "config.json").read_text())
+    raw |= {"model_type": family, "quantization_config": {"quant_method": "bitsandbytes"}}
+    (model_folder / "config.json").write_text(json.dumps(raw))
+    found = faults(path=str(model_folder))["model.path"]
+    assert found.got == f"{str(model_folder)!r}, with a quantization_config"
+    assert "quantised" in found.need
+
+
+def test_an_id_that_may_be_a_misspelled_folder_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert faults(path="modles/mine") == {}
+    assert caplog.messages == [
+        "model.path: modles/mine is no folder here; it is downloaded from the hub before the run"
+    ]

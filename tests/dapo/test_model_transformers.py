@@ -235,6 +235,6 @@ def test_lengths_beyond_the_models_positions_are_told(tmp_path: Path, make_confi
     fitting = make_config(model=model, data__max_prompt_length=62, data__max_response_length=8)
     assert preflight(fitting) == []
     assert preflight(fitting) == []
-    assert [record.message.endswith("slower than our own decoder") for record in caplog.records] == [True], "once"
+    assert [record.message.endswith("slower than by our own decoder") for record in caplog.records] == [True], "once"
     (fault,) = preflight(make_config(model=model, data__max_prompt_length=63, data__max_response_length=8))
     assert (fault.key, fault.need) == ("data.max_response_length", "at most 70 together, the model's positions")

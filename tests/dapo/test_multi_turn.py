@@ -257,9 +257,9 @@ def test_an_answer_that_a_tool_gives_is_not_the_policys(policy: Policy, prompts)
     assert turns_of(found).count == 2
     problem = Problem("1", "s", "6*7", "42")
     for grader in ("integer", "number", "math_dapo"):
-        assert Scorer(RewardConfig(grader=grader), ROOM).score_response(problem, found).acc == 0.0
+        assert Scorer(RewardConfig(grader=grader), ROOM).score_all([(problem, found)])[0].acc == 0.0
         said = Response([1], [0.0], True, "", Turns([True], 1, "So: \\boxed{42}\nAnswer: 42"))
-        assert Scorer(RewardConfig(grader=grader), ROOM).score_response(problem, said).acc == 1.0
+        assert Scorer(RewardConfig(grader=grader), ROOM).score_all([(problem, said)])[0].acc == 1.0
 
 
 def response_of(mask: list[bool], **turns: int) -> Response:

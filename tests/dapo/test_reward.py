@@ -45,25 +45,25 @@ def test_stages() -> None:
     """`acc` and `score` are before shaping, `seq_reward` after."""
     config = RewardConfig(correct_reward=2.0, wrong_reward=-3.0, overlong_buffer={"enable": True, "len": 4})
     scorer = Scorer(config, 10)
-    right = scorer.score_response(PROBLEM, response("Answer: 42", 8))
-    wrong = scorer.score_response(PROBLEM, response("Answer: 41", 6))
+    right = scorer.score_all([(PROBLEM, response("Answer: 42", 8))])[0]
+    wrong = scorer.score_all([(PROBLEM, response("Answer: 41", 6))])[0]
     assert (right.acc, right.score, right.seq_reward, right.answer) == (1.0, 2.0, 1.5, "42")
     assert (wrong.acc, wrong.score, wrong.seq_reward, wrong.answer) == (0.0, -3.0, -3.0, "41")
 
 
 def test_a_float_is_enough() -> None:
-    score = custom("letters").score_response(PROBLEM, response("bad"))
+    score = custom("letters").score_all([(PROBLEM, response("bad"))])[0]
     assert (score.acc, score.score, score.extra, score.failed) == (1.0, 1.0, {}, False)
 
 
 def test_a_dict_adds_numbers_to_filter_on() -> None:
-    score = custom("detailed").score_response(PROBLEM, response("face"))
+    score = custom("detailed").score_all([(PROBLEM, response("face"))])[0]
     assert (score.acc, score.score, score.extra, score.answer) == (1.0, 1.0, {"early": 4.0}, "early")
 
 
 def test_kinds_of_results_may_differ_between_responses() -> None:
     scorer = custom("fragile")
-    first, second = (scorer.score_response(PROBLEM, response(text)) for text in ("int", "a dict"))
+    first, second = (scorer.score_all([(PROBLEM, response(text))])[0] for text in ("int", "a dict"))
     assert (first.acc, first.score, first.extra) == (1.0, 1.0, {})
     assert (second.acc, second.score, second.extra) == (0.0, 0.5, {"f1": 0.25})
 
@@ -87,7 +87,7 @@ def test_a_failing_grader_fails_its_response_only(text: str, make_group, caplog:
 
 
 def test_without_acc_right_means_the_correct_reward() -> None:
-    assert custom("fragile", correct_reward=2.0).score_response(PROBLEM, response("int")).acc == 0.0
+    assert custom("fragile", correct_reward=2.0).score_all([(PROBLEM, response("int"))])[0].acc == 0.0
 
 
 @pytest.mark.parametrize("text", ["sleep", "compute", "die", "leave"])
@@ -110,16 +110,16 @@ def test_each_kind_of_failure_is_named_once(caplog: pytest.LogCaptureFixture) ->
     scorer = custom("fragile")
     with caplog.at_level(logging.WARNING):
         for text in ("raise", "nan", "raise", "nan", "text"):
-            scorer.score_response(PROBLEM, response(text))
+            scorer.score_all([(PROBLEM, response(text))])[0]
     assert scorer.failures == 5
     assert [record.getMessage().split("(")[1].split(":")[0] for record in caplog.records] == ["KeyError", "BadReward"]
 
 
 def test_a_function_may_run_in_the_trainers_process() -> None:
-    here = custom("counting", timeout_s=None).score_response(PROBLEM, response(""))
-    elsewhere = custom("counting").score_response(PROBLEM, response(""))
+    here = custom("counting", timeout_s=None).score_all([(PROBLEM, response(""))])[0]
+    elsewhere = custom("counting").score_all([(PROBLEM, response(""))])[0]
     assert here.extra["process"] == os.getpid() != elsewhere.extra["process"]
-    assert custom("fragile", timeout_s=None).score_response(PROBLEM, response("raise")).failed
+    assert custom("fragile", timeout_s=None).score_all([(PROBLEM, response("raise"))])[0].failed
 
 
 @settings(deadline=None)  # the first example starts the child
@@ -183,10 +183,13 @@ def test_where_the_reward_failed_nothing_is_compared() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"grader": "math_verify", "timeout_s": None}, "math_verify may compute for ever and needs timeout_s"),
-        ({"also": ["symbolic"], "timeout_s": None}, "symbolic may compute for ever and needs timeout_s"),
-        ({"also": ["integer"]}, "also names a grader twice"),
-        ({"also": ["number", "number"]}, "also names a grader twice"),
+        (
+            {"grader": "math_verify", "timeout_s": None},
+            "timeout_s with the grader math_verify, which may compute for ever",
+        ),
+        ({"also": ["symbolic"], "timeout_s": None}, "timeout_s with the grader symbolic, which may compute for ever"),
+        ({"also": ["integer"]}, "other graders in also than the reward's, each once"),
+        ({"also": ["number", "number"]}, "other graders in also than the reward's, each once"),
         ({"also": ["custom"]}, "also"),
         ({"timeout_s": 0}, "timeout_s"),
     ],

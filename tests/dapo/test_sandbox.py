@@ -341,3 +341,21 @@ def test_numbers_of_calls_are_those_of_the_kernels_headers() -> None:
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_each_filter_is_short_enough_for_the_kernel(machine: str) -> None:
     assert 8 * 50 < len(call_filter(machine)) < 8 * 4096
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("x = []\nwhile True: x.append(bytearray(10**6))", "MemoryError"),
+        ("def f(x):\n    while True: x.append(bytearray(10**6))\nf([])", "MemoryError"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise BaseException('x')", "BaseException: x"),
+    ],
+)
+def test_whatever_is_raised_is_told_of_the_program_alone(code: str, text: str) -> None:
+    """Without the machine's paths: a response must not depend on where the trainer is installed."""
+    outcome = run_python(code, Limits(60.0, 128))
+    assert outcome.failed
+    assert outcome.text.startswith('Traceback (most recent call last):\n  File "<program>", line ')
+    assert outcome.text.endswith(f"\n{text}")
+    assert str(CHILD) not in outcome.text and "importlib" not in outcome.text

@@ -191,7 +191,7 @@ def test_kl_in_the_reward_is_of_sampled_tokens(policy: Policy, make_config) -> N
 def test_the_overlong_penalty_is_by_the_length_that_the_limit_counts() -> None:
     buffer = OverlongBufferConfig(enable=True, len=4, penalty_factor=1.0)
     config = Config.model_validate({"reward": {"overlong_buffer": buffer.model_dump()}})
-    score = Scorer(config.reward, 8).score_response(Problem("p", "s", "1+1", "2"), response())
+    score = Scorer(config.reward, 8).score_all([(Problem("p", "s", "1+1", "2"), response())])[0]
     assert score.score == 1.0
     assert score.seq_reward == 1.0 + overlong_penalty(7, 8, buffer) == 0.25
 

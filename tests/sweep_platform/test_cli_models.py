@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -80,15 +81,18 @@ def test_a_trainer_without_warm_start_or_models_says_so(platform: Shell) -> None
     assert reply.err.startswith("--trainer: got 'toybox.trainer', which fetches no models; need a trainer with fetch_")
 
 
-def test_an_interrupt_says_that_nothing_was_written(platform: Shell, settings: list[str]) -> None:
-    """The process gets Ctrl-C once it teaches."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_says_that_nothing_was_written(
+    platform: Shell, settings: list[str], number: signal.Signals
+) -> None:
+    """The process gets it once it teaches."""
     code = "from sweep_platform.cli import main; main()"
     command = [sys.executable, "-c", code, "warmstart", *settings, "warmstart.steps=100000"]
     process = subprocess.Popen([*command, "--out", "warm"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stderr is not None
     with process:
         assert any(line.startswith("warm start: 0%") for line in process.stdout)
-        process.send_signal(2)
+        process.send_signal(number)
         told = process.stderr.read()
     assert process.returncode == 130
     assert told.splitlines()[-1] == "interrupted; nothing was written, the same command starts over"
@@ -126,3 +130,22 @@ def test_what_cannot_be_fetched_is_told(platform: Shell, arguments: tuple[str, .
     reply = platform("model", "fetch", *arguments)
     assert (reply.code, reply.out) == (code, "")
     assert told in reply.err
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_work(platform: Shell, settings: list[str]) -> None:
+    Path("file").write_text("")
+    reply = platform("warmstart", *settings, "warmstart.steps=0", "nosuch.key=3", "--out", "file/warm")
+    assert (reply.code, reply.out) == (2, "")
+    assert [line.split("; need")[0] for line in reply.err.splitlines()] == [
+        "override:warmstart.steps: got 0",
+        "override:nosuch: got unknown key 'nosuch'",
+        "--out: got file/warm (Not a directory)",
+    ]
+
+
+def test_a_warm_start_says_that_it_teaches_no_adapter(
+    platform: Shell, settings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = platform("warmstart", *settings, "model.lora_rank=2", "warmstart.steps=1", "--out", "warm")
+    assert reply.code == 0
+    assert any(told.startswith("model.lora_rank: the warm start teaches all weights") for told in caplog.messages)

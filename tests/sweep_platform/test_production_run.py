@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -260,3 +261,23 @@ def test_two_processes_do_not_run_one_run(tmp_path):
     with Journal(tmp_path).held(), pytest.raises(PlatformError, match="another process runs this"):
         with Journal(tmp_path).held():
             pass
+
+
+def test_a_run_without_a_step_may_be_started_with_another_config(tmp_path, run):
+    """Nothing was trained that the first config would have to be kept for."""
+    path = write(tmp_path, TOY)
+    with pytest.raises(PlatformError, match="the toy broke"):
+        run(path, "crash_at=1", name="anew")
+    assert run(path, "skill=0.9", name="anew").accuracy == 0.9
+    assert sorted(entity.info.status for entity in mlflow_runs(run.store, "anew")) == ["FAILED", "FINISHED"]
+
+
+def test_sigterm_ends_a_run_as_an_interrupt_does(tmp_path, run):
+    """As a scheduler sends it before it takes the machine away."""
+    path = write(tmp_path, TOY)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        run(path, name="term", on_step=lambda step: signal.raise_signal(signal.SIGTERM) if step.step == 2 else None)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert json.loads((run.home.run_dir("term") / "run.json").read_text())["state"] == "interrupted"
+    assert run(path, name="term").resumed_from == 2

@@ -268,6 +268,10 @@ def test_conditions_that_lead_back_to_themselves_are_refused() -> None:
         (b"name: !!int x\n", "own.yaml: got invalid literal"),
         (b"? [a]\n: 1\n", "own.yaml"),
         (b"name: x\n", "objectives: got nothing; need a value"),
+        (
+            b"trainer: dapo\nprovenance: {}\nconfig: {}",
+            "own.yaml: got a production file; need a sweep spec; run it with",
+        ),
         (b"[" * 1500, "own.yaml"),
     ],
 )

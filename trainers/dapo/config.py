@@ -83,7 +83,7 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _template_holds_problem(self) -> Self:
         if self.prompt_template is not None and "{problem}" not in self.prompt_template:
-            raise ValueError("prompt_template must contain {problem}")
+            raise ValueError("{problem} in prompt_template; write where the problem goes")
         return self
 
 
@@ -203,7 +203,7 @@ class SamplingConfig(Section):
         for name, value in SAMPLING_PRESETS.get(self.preset or "", {}).items():
             if getattr(self, name) != value:
                 raise ValueError(
-                    f"{name}: {getattr(self, name)} is not the preset {self.preset}'s {value}; leave out one"
+                    f"{name}: {value}, the preset {self.preset}'s, where {getattr(self, name)} is set; leave one out"
                 )
         return self
 
@@ -273,20 +273,22 @@ class RewardConfig(Section):
     @model_validator(mode="after")
     def _custom_has_function(self) -> Self:
         if (self.grader == "custom") != (self.custom_reward_function is not None):
-            raise ValueError("grader: custom and custom_reward_function go together; set both or neither")
+            raise ValueError("grader: custom together with custom_reward_function; set both or neither")
         return self
 
     @model_validator(mode="after")
     def _symbolic_has_limit(self) -> Self:
         unlimited = {self.grader, *self.also} & {"math_verify", "symbolic"} if self.timeout_s is None else set()
         if unlimited:
-            raise ValueError(f"{min(unlimited)} may compute for ever and needs timeout_s; set a number of seconds")
+            raise ValueError(
+                f"timeout_s with the grader {min(unlimited)}, which may compute for ever; set a number of seconds"
+            )
         return self
 
     @model_validator(mode="after")
     def _also_are_others(self) -> Self:
         if self.grader in self.also or len(set(self.also)) < len(self.also):
-            raise ValueError("also names a grader twice, or the grader of the reward; name each other one once")
+            raise ValueError("other graders in also than the reward's, each once; take the repeated one out")
         return self
 
 

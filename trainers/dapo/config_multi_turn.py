@@ -44,5 +44,5 @@ class MultiTurnConfig(Section):
     @model_validator(mode="after")
     def _tools_are_distinct(self) -> Self:
         if len(set(self.tools)) < len(self.tools):
-            raise ValueError("tools names a tool twice; name each one once")
+            raise ValueError("different tools; name each one once")
         return self

@@ -59,7 +59,7 @@ class TrainerConfig(Section):
     def _one_length(self) -> Self:
         if self.total_training_steps is not None and self.total_epochs is not None:
             raise ValueError(
-                f"total_training_steps: {self.total_training_steps} and total_epochs: {self.total_epochs} both say "
-                "how long to train; set one of them to null"
+                f"one length, where total_training_steps: {self.total_training_steps} and total_epochs: "
+                f"{self.total_epochs} are two; set one of them to null"
             )
         return self

@@ -33,5 +33,5 @@ class WarmstartConfig(Section):
     @model_validator(mode="after")
     def _template_holds_answer(self) -> Self:
         if "{answer}" not in self.template:
-            raise ValueError("template must contain {answer}")
+            raise ValueError("{answer} in template; write where the answer goes")
         return self

@@ -217,4 +217,4 @@ def prompt_tokens(dataset: Dataset, tokenizer: Tokenizer, config: Config, *, too
         ModelError: the chat template fails.
     """
     framing = Framing(tokenizer, config.data.prompt_template, signatures_of(config.rollout.multi_turn))
-    return tokenizer.encode_batch([framing.prompt(problem, tools=tools) for problem in dataset.problems])
+    return framing.encode([framing.prompt(problem, tools=tools) for problem in dataset.problems])

@@ -81,7 +81,7 @@ def read_rows(source: str) -> Iterator[Row]:
 def _json_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number, text) of the lines that are not blank."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:  # some editors begin a file with a byte-order mark
             yield from ((number, line) for number, line in enumerate(file, 1) if line.strip())
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(Fault(str(path), f"no readable text ({error})", "UTF-8", "check it")) from error
@@ -99,7 +99,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 for columns in batch.to_pylist():
                     number += 1
                     yield number, columns
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise DataError(Fault(str(path), f"a file that can't be read ({error})", "parquet", "check it")) from error
 
 
@@ -142,6 +142,10 @@ def _parse(columns: Mapping[str, Any], default_source: str, number: int) -> Prob
 def _json_object(line: str) -> Mapping[str, Any]:
     try:
         content = json.loads(line)
+        if "\\u" in line:  # an escape may be half of a character, which no tokenizer takes
+            json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise RowFault("", f"half a character ({error})", "whole ones", "fix the escape") from error
     except (ValueError, RecursionError) as error:
         raise RowFault("", f"no JSON ({error})", "one object a line", "fix the line") from error
     if not isinstance(content, dict):

@@ -8,7 +8,6 @@ their number of samples.
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from dapo.accounting import Meter, generation_flops
 from dapo.batch import EvaluatedSample, Problem, Response, Score
 from dapo.config import Config, SamplingConfig
 from dapo.data import Prompts
+from dapo.metric_names import majority_sizes, metric_name, pass_sizes, samples_per_problem
 from dapo.model import Policy, flops_per_token
 from dapo.multi_turn import converse
 from dapo.reward import Scorer
@@ -95,16 +95,6 @@ def _sample(problem: Problem, index: int, response: Response, score: Score) -> E
     )
 
 
-def samples_per_problem(sampling: SamplingConfig, repeats: int) -> int:
-    """Return how many responses each problem has.
-
-    Greedy ones are all the same; a preset says how many whatever the file; otherwise each row has `n`.
-    """
-    if sampling.temperature == 0.0:
-        return 1
-    return sampling.n if sampling.preset is not None else sampling.n * repeats
-
-
 def evaluation_metrics(samples: Iterable[EvaluatedSample], sampling: SamplingConfig) -> dict[str, float]:
     """Compute accuracy, pass@k, maj@k, their standard errors and lengths, overall and per data source.
 
@@ -149,10 +139,10 @@ def _metrics_of(groups: Sequence[Sequence[EvaluatedSample]], prefix: str) -> dic
     note("accuracy", [_share_right(group) for group in groups])
     found[f"{prefix}/problems"] = float(len(groups))
     fewest = min(map(len, groups))
-    for k in _powers_of_two(fewest):
+    for k in pass_sizes(fewest):
         note(f"pass_at_{k}", [pass_at_k(len(group), sum(sample.correct for sample in group), k) for group in groups])
     if any(sample.answer for group in groups for sample in group):
-        for k in sorted({*_powers_of_two(fewest), fewest} - {1}):
+        for k in majority_sizes(fewest):
             note(f"maj_at_{k}", [majority_at_k(group, k) for group in groups])
     lengths = [_mean([sample.response_length for sample in group]) for group in groups]
     found[f"{prefix}/response_length"] = _mean(lengths)
@@ -210,11 +200,6 @@ def majority_right(group: Sequence[EvaluatedSample]) -> float:
     return _mean([_mean(right) for right in votes.values() if len(right) == most])
 
 
-def metric_name(text: str) -> str:
-    """Replace what metric stores refuse in a name (`@`, `(`, …)."""
-    return re.sub(r"[^\w\-. ]", "_", text)
-
-
 def describe(metrics: Mapping[str, float]) -> str:
     """One line with the accuracy and how it was sampled: a number without that can't be compared."""
     sampling = ", ".join(
@@ -229,10 +214,6 @@ def describe(metrics: Mapping[str, float]) -> str:
 
 def _share_right(group: Sequence[EvaluatedSample]) -> float:
     return sum(sample.correct for sample in group) / len(group)
-
-
-def _powers_of_two(limit: int) -> list[int]:
-    return [1 << exponent for exponent in range(limit.bit_length())]
 
 
 def _mean(values: Sequence[float]) -> float:

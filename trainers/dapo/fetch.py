@@ -158,6 +158,7 @@ def read_records(path: Path, form: str) -> Iterator[Record]:
     """
     import datasets
 
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs what it then raises
     reader = READERS.get(path.suffix)
     if reader is None:
         raise DataError(Fault(str(path), repr(path.suffix), f"one of {', '.join(READERS)}", "name the original file"))

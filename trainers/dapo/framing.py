@@ -60,6 +60,16 @@ class Framing:
             return offer + "".join(f"{role.title()}: {text}\n" for role, text in problem.messages) + "Assistant:"
         return offer + self._tokenizer.prompt(problem.problem, self._template)
 
+    def encode(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of prompts that `prompt` made.
+
+        What the tokenizer begins every text with stands before those that went through no chat template, as
+        transformers' tokenizers have it; what they put after a text would end it, and isn't there.
+        """
+        opening = [] if self._chat else self._tokenizer.opening
+        rows = self._tokenizer.encode_batch(prompts)
+        return [ids if ids[: len(opening)] == opening else [*opening, *ids] for ids in rows]
+
     def _chat_prompt(self, problem: Problem, tools: bool) -> str:
         messages = list(problem.messages) or [Message("user", problem.problem)]
         if tools:

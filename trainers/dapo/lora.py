@@ -24,6 +24,8 @@ from dapo.seeding import seed_for
 ADAPTER = "default"
 """peft's name for the only adapter."""
 FILE = "adapter.safetensors"
+ROUNDING = 16
+"""Times the precision of a number: by so much of the largest weight a merge may differ on another device."""
 
 
 def add_adapter(policy: Policy, config: ModelConfig, seed: int) -> None:
@@ -79,8 +81,11 @@ def load_adapter(model: PolicyModel, folder: Path) -> None:
     fresh = model.saved_state()
     model.load_state_dict(dict(state), strict=False)
     for name, tensor in model.saved_state().items():
-        # What the adapter doesn't change is the same bit for bit in its checkpoint, or the first weights aren't.
-        if torch.equal(tensor, fresh[name]) and not torch.equal(tensor.cpu(), merged[name]):
+        # What the adapter doesn't change is the same bit for bit in its checkpoint, or the first weights aren't;
+        # what it does may be merged on another device, which rounds in its own way.
+        slack = 0.0 if torch.equal(tensor, fresh[name]) else ROUNDING * torch.finfo(tensor.dtype).eps
+        size = merged[name].abs().max().item()
+        if not torch.allclose(tensor.cpu(), merged[name], rtol=0.0, atol=slack * size):
             raise ModelError(
                 f"model.path: got other weights than {folder / FILE} was trained on ({name} differs); need those that "
                 "the run started from; put them back, or set trainer.resume_mode: disable"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dapo.errors import ModelError
 from dapo.model_base import ModelShape, PolicyModel
-from dapo.model_config import DecoderConfig, is_native
+from dapo.model_config import DecoderConfig, first_id, is_native
 from dapo.model_decoder import Decoder
 from dapo.model_logprobs import flops_per_token, response_logprobs
 from dapo.tokenizer import Tokenizer
@@ -79,8 +79,7 @@ def load_policy(path: str | Path, *, dtype: str = "float32", device: str | torch
 def _load_foreign(folder: Path, raw: dict[str, Any], dtype: str, device: str | torch.device) -> Policy:
     from dapo.model_transformers import load_foreign
 
-    eos = raw.get("eos_token_id")
-    tokenizer = Tokenizer.load(folder, eos[0] if isinstance(eos, list) else eos, raw.get("pad_token_id"))
+    tokenizer = Tokenizer.load(folder, first_id(raw.get("eos_token_id")), raw.get("pad_token_id"))
     model = load_foreign(folder, raw, dtype, device)
     if tokenizer.vocab_size > model.config.vocab_size:
         need = f"at least the {tokenizer.vocab_size} tokens of tokenizer.json"

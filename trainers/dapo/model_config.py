@@ -104,7 +104,6 @@ class DecoderConfig:
             raise ModelError("; ".join(faults))
         heads = raw["num_attention_heads"]
         rope = _rope(raw)
-        eos = raw.get("eos_token_id")
         return cls(
             model_type=raw["model_type"],
             **{key: raw[key] for key in needed},
@@ -116,7 +115,7 @@ class DecoderConfig:
             max_position_embeddings=raw.get("max_position_embeddings", 2048),
             tie_word_embeddings=raw.get("tie_word_embeddings", False),
             bos_token_id=raw.get("bos_token_id"),
-            eos_token_id=next(iter(eos), None) if isinstance(eos, list) else eos,
+            eos_token_id=first_id(raw.get("eos_token_id")),
             pad_token_id=raw.get("pad_token_id"),
         )
 
@@ -162,6 +161,11 @@ class ForeignConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `config.json`."""
         return dict(self.raw)
+
+
+def first_id(token: Any) -> int | None:
+    """A token's id; of several, as some configs list end tokens, the first."""
+    return next(iter(token), None) if isinstance(token, list) else token
 
 
 def is_native(raw: Mapping[str, Any]) -> bool:

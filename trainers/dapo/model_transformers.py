@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dapo.errors import ModelError
 from dapo.model_base import PolicyModel
-from dapo.model_config import ForeignConfig
+from dapo.model_config import ForeignConfig, first_id
 from dapo.model_decoder import merged_state
 from dapo.rollout import Sampling, draw
 
@@ -167,6 +167,9 @@ def load_foreign(folder: Path, raw: dict[str, Any], dtype: str, device: str | to
         ModelError: transformers can't load it, or generates otherwise with a cache than without.
     """
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as their_logging
+
+    cast(Any, their_logging).disable_progress_bar()
 
     try:
         theirs, found = cast(Any, AutoModelForCausalLM).from_pretrained(
@@ -228,12 +231,11 @@ def _shape(raw: dict[str, Any], theirs: Any) -> ForeignConfig:
     matrices = [weight for module in modules for weight in module.parameters(recurse=False) if weight.dim() > 1]
     inner = theirs.config.get_text_config()
     size = getattr(inner, "head_dim", None) or inner.hidden_size // inner.num_attention_heads
-    eos = raw.get("eos_token_id")
     return ForeignConfig(
         raw,
         vocab_size=len(theirs.get_output_embeddings().weight),
         weights_per_token=sum(weight.numel() for weight in matrices),
         attention_width=inner.num_hidden_layers * inner.num_attention_heads * size,
-        eos_token_id=eos[0] if isinstance(eos, list) else eos,
+        eos_token_id=first_id(raw.get("eos_token_id")),
         pad_token_id=raw.get("pad_token_id"),
     )

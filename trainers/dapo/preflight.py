@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError, DataError, ModelError
 from dapo.filter_rule import KNOWN_METRICS, filter_rule
 from dapo.framing import Framing
+from dapo.metric_names import unreported
 from dapo.model_folder import find_model
 from dapo.overlap import overlap_fault
 from dapo.preflight_lora import lora_faults
@@ -58,6 +59,16 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_parallel(config, devices, heads),
         *_run(config),
     ]
+
+
+def unreported_metrics(config: Config, metrics: Sequence[str]) -> list[Fault]:
+    """Return a fault, under the metric's name, for each metric that no run of a valid `config` reports."""
+    source = config.data.val
+    try:
+        val = None if _is_large(source) else _dataset(source, _stamp(source), config.reward.grader)
+    except DataError:  # told as a fault of data.val
+        val = None
+    return list(unreported(config, metrics, val))
 
 
 def _sets(config: Config) -> Iterator[Fault]:
@@ -152,7 +163,7 @@ def _prompt_lengths(
     framing = Framing(tokenizer, template, signatures_of(multi_turn))
     problems = _dataset(*data, grader).problems
     prompts = [framing.prompt(problem, tools=multi_turn.enable) for problem in problems]
-    return [len(ids) for ids in tokenizer.encode_batch(prompts)]
+    return [len(ids) for ids in framing.encode(prompts)]
 
 
 def _model_stamp(config: Config) -> Stamped:

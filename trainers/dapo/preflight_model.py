@@ -11,10 +11,11 @@ from typing import Any
 
 from dapo.batch import Fault
 from dapo.config import Config
-from dapo.errors import DapoError
-from dapo.model_config import DecoderConfig, heads_of, is_native
+from dapo.errors import DapoError, ModelError
+from dapo.model_config import DecoderConfig, first_id, heads_of, is_native
 from dapo.model_folder import KINDS, find_model, is_hub_id, lacking
 from dapo.named_models import NAMED_SHAPES
+from dapo.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -29,18 +30,30 @@ def model_faults(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
     named = NAMED_SHAPES.get(path)
     if named is not None:
         return faults, (named.num_attention_heads, named.num_key_value_heads)
-    need, do = f"{KINDS}, of a supported family", "name one of these"
     folder = find_model(path, revision)
-    if folder is None:  # an id, downloaded by `prepare`
+    if folder is None:
+        _tell(f"model.path: {path} is no folder here; it is downloaded from the hub before the run")
         return faults, None
+    found, heads = _folder_faults(config, folder)
+    return faults + found, heads
+
+
+def _folder_faults(config: Config, folder: Path) -> tuple[list[Fault], tuple[int, int] | None]:
+    """Check the folder that `model.path` stands for."""
+    path, need, do = config.model.path, f"{KINDS}, of a supported family", "name one of these"
     missing = lacking(folder)
     if missing:
         got = f"{path!r}, without {', '.join(missing)}" if folder.is_dir() else f"{path!r}, which is no folder"
-        return [*faults, Fault("model.path", got, need, do)], None
+        return [Fault("model.path", got, need, do)], None
+    faults = list(_damaged(folder))
     try:
         raw = json.loads((folder / "config.json").read_text("utf-8"))
-        if not is_native(raw) and raw.get("quantization_config") is None:
-            _tell(folder, str(raw.get("model_type")))
+        if raw.get("quantization_config") is not None:
+            need, do = "weights that can be trained: these are quantised", "name the model that they were made from"
+            return [*faults, Fault("model.path", f"{path!r}, with a quantization_config", need, do)], None
+        if not is_native(raw):
+            family = raw.get("model_type")
+            _tell(f"model.path: {folder} ({family}) is computed by transformers, slower than by our own decoder")
             return [*faults, *_slow_faults(config), *_positions(config, raw)], heads_of(raw)
         decoder = DecoderConfig.from_dict(raw)
     except (OSError, ValueError, TypeError, AttributeError, DapoError) as error:
@@ -49,11 +62,28 @@ def model_faults(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
 
 
 @lru_cache
-def _tell(folder: Path, family: str) -> None:
-    """Say once per folder that the slower way will be taken."""
-    logger.warning(
-        "model.path: %s (%s) is computed by transformers, which is slower than our own decoder", folder, family
-    )
+def _tell(note: str) -> None:
+    """Say it once: a search checks hundreds of configs on the same model."""
+    logger.warning(note)
+
+
+def _damaged(folder: Path) -> Iterator[Fault]:
+    """Files of weights that end too early, or hold something else, and a tokenizer that can't be read."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, "np"):  # reads the header, and holds the file's length against it
+                pass
+        except (OSError, SafetensorError) as error:
+            yield Fault("model.path", f"{path} ({error})", "whole safetensors", "copy or download it again")
+    try:
+        settings = json.loads((folder / "config.json").read_text("utf-8"))
+        Tokenizer.load(folder, first_id(settings.get("eos_token_id")), settings.get("pad_token_id"))
+    except ModelError as error:
+        yield Fault("model.path", str(error), "a tokenizer that can be read", "save or download it again")
+    except (OSError, ValueError, AttributeError):  # of config.json, told by itself
+        return
 
 
 def _slow_faults(config: Config) -> Iterator[Fault]:

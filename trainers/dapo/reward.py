@@ -90,10 +90,6 @@ class Scorer:
             group.scores = [next(scores) for _ in group.responses]
         return groups
 
-    def score_response(self, problem: Problem, response: Response) -> Score:
-        """Grade one response, then shape its reward by its length."""
-        return self.score_all([(problem, response)])[0]
-
     def score_all(self, answered: Sequence[tuple[Problem, Response]]) -> list[Score]:
         """Grade a batch of responses, then shape their rewards by their lengths.
 

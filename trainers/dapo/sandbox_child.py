@@ -17,6 +17,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import TracebackType
     from typing import Any
 
 PROGRAM = "<program>"
@@ -106,7 +107,10 @@ def _run(code: str, raised: int) -> None:
             value = eval(compile(_ast.Expression(last.value), PROGRAM, "eval"), names)
             if value is not None:
                 print(value)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _release(names, error.__traceback__)
         import linecache
         import traceback
 
@@ -115,6 +119,15 @@ def _run(code: str, raised: int) -> None:
         told.stack = traceback.StackSummary.from_list([frame for frame in told.stack if frame.filename == PROGRAM])
         print(*told.format(), sep="", end="", file=sys.stderr)
         sys.exit(raised)
+
+
+def _release(names: dict[str, Any], trace: TracebackType | None) -> None:
+    """Give back what a program held that raised: telling how it ended takes memory, which may be all used up."""
+    names.clear()
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == PROGRAM:
+            trace.tb_frame.clear()
+        trace = trace.tb_next
 
 
 if __name__ == "__main__":

@@ -110,9 +110,11 @@ def warmstart(
         logger.info("%s the warm start: %s", when, describe(metrics))
         return metrics
 
+    if config.model.lora_rank:
+        logger.warning("model.lora_rank: the warm start teaches all weights; the adapter is the run's that follows it")
     examples, left_out = choose_examples(config, settings, scorer, val_set)
-    before = measure("before")
     pairs = tokenized(examples, policy, config)
+    before = measure("before")
     losses, tokens = _teach(policy, pairs, config, settings, told)
     after = measure("after")
     _save(policy, target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ class Tokenizer:
         self.chat_template = chat_template
         """Jinja text that a chat model's prompts go through, or None."""
         names = {"eos_token": backend.id_to_token(eos_id), "pad_token": backend.id_to_token(pad_id)}
+        self.opening = _added_before(backend)
+        """Tokens that begin every text, such as Llama's `<s>`; a chat template writes them itself."""
         self.special_tokens = {**(special_tokens or {}), **names}
         """Texts by name, such as `bos_token`, as a chat template uses them."""
 
@@ -165,6 +168,13 @@ def byte_tokenizer(words: Iterable[str]) -> Tokenizer:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (PAD, EOS)])
     return Tokenizer(backend, eos_id=vocabulary[EOS], pad_id=vocabulary[PAD])
+
+
+def _added_before(backend: tokenizers.Tokenizer) -> list[int]:
+    """What the post-processor of a `tokenizer.json` puts before a text."""
+    encoded = backend.encode("0")
+    added = takewhile(bool, encoded.special_tokens_mask)
+    return [token for token, _ in zip(encoded.ids, added, strict=False)]
 
 
 def _text(token: object) -> str | None:

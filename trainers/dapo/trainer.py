@@ -6,6 +6,7 @@ function `dapo.train` of the package.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ __all__ += [
     "preflight",
     "prepare",
     "train",
+    "unreported",
     "warmstart",
 ]
 
@@ -42,6 +44,16 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
     from dapo.preflight import preflight as run
 
     return run(config, devices)
+
+
+def unreported(config: Config, metrics: Sequence[str]) -> list[Fault]:
+    """Return a fault, its key the metric, for each of `metrics` that no run of a valid config reports.
+
+    Such as one of a data set that isn't evaluated on, or of more samples than are drawn. Loads no torch.
+    """
+    from dapo.preflight import unreported_metrics
+
+    return unreported_metrics(config, metrics)
 
 
 def describe(config: Config) -> str:

@@ -81,7 +81,7 @@ def frontier_table(found: Frontier) -> Table:
 
 def _shown_values(point: Point) -> list[str]:
     return [
-        units.metric(goal.metric, value) if error is None else units.accuracy(value, error)
+        units.metric(goal.metric, value, error)
         for goal, value, error in zip(point.goals, point.values, point.errors, strict=True)
     ]
 

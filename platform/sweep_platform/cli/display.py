@@ -149,8 +149,9 @@ class _Board:
     def summary(self) -> str:
         parts = [f"{self.sweep}: {self.counted}/{self.budget} trials"]
         for currency, limit in self.amounts.items():
-            spent = sum(row.costs.get(currency, 0.0) for row in self.rows.values())
-            parts.append(f"{currency} {units.metric(f'cost/{currency}', spent)} of {limit:.3g}")
+            name = f"cost/{currency}"
+            spent = units.metric(name, sum(row.costs.get(currency, 0.0) for row in self.rows.values()))
+            parts.append(f"{currency} {spent} of {units.metric(name, limit)}")
         parts.append(f"elapsed {units.duration(time.monotonic() - self.started)}")
         if self.eta is not None:
             parts.append(f"about {units.duration(self.eta)} to go")

@@ -126,7 +126,7 @@ def trial_table(sweep: SweepRecord, trials: list[TrialRecord]) -> Table:
             if value is None:
                 cells.append("-")
             else:
-                cells.append(units.metric(name, value) if error is None else units.accuracy(value, error))
+                cells.append(units.metric(name, value, error))
         detail = trial.reason or short_params(trial.params)
         table.add_row(str(trial.number), trial.state.value, f"{trial.step}/{trial.total_steps}", *cells, detail)
     return table

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from run_ledger import DriverLease, LedgerError
 
 from sweep_platform.driver.driver import Driver
+from sweep_platform.signals import interruptible
 
 if TYPE_CHECKING:
     from run_ledger import Ledger
@@ -41,7 +40,7 @@ def held(ledger: Ledger, sweep_id: int) -> Iterator[DriverLease]:
 @contextmanager
 def running(driver: Driver) -> Iterator[None]:
     """Let signals end the run, and leave no trial as running."""
-    with _interruptible(driver), _handing_back(driver):
+    with interruptible(driver.interrupt), _handing_back(driver):
         yield
 
 
@@ -76,25 +75,3 @@ def _handing_back(driver: Driver) -> Iterator[None]:
     finally:
         with suppress(LedgerError):  # it can't be written, or is another driver's: the next run sees to it
             driver.hand_back()
-
-
-@contextmanager
-def _interruptible(driver: Driver) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the run by KeyboardInterrupt, where this is the main thread.
-
-    SIGINT too: it would be ignored in a process that a script started in the background.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        driver.interrupt()
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

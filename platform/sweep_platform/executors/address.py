@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from sweep_platform.errors import BadInput, Fault
-from sweep_platform.executors.attempt import one_line
+from sweep_platform.errors import BadInput, Fault, one_line
 
 ANSWER_S = 5.0
 """Seconds in which an address must accept a connection."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sweep_platform.driver import Crashed, Ended
+from sweep_platform.errors import one_line
 from sweep_platform.executors.payload import encode
 from sweep_platform.trainers import StepMetrics, Trainer
 
@@ -44,12 +45,6 @@ def run_attempt(trainer: Trainer, config: Mapping[str, Any], report: Callable[[b
     if failures:
         raise failures[0]
     return outcome
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's type and message."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def thread_environment(threads: int) -> dict[str, str]:

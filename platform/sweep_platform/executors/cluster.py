@@ -16,9 +16,9 @@ from typing import Any
 
 import ray
 
-from sweep_platform.errors import PlatformError
+from sweep_platform.errors import PlatformError, one_line
 from sweep_platform.executors.address import check_address
-from sweep_platform.executors.attempt import child_environment, one_line
+from sweep_platform.executors.attempt import child_environment
 
 _SOCKET_ROOM = 40
 """Characters of the temporary folder's path; Ray adds up to 65, and a socket's path may have 107."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from sweep_platform.driver import Assignment, Driver
-from sweep_platform.errors import PlatformError
-from sweep_platform.executors.attempt import one_line, run_attempt, threads_limited
+from sweep_platform.errors import PlatformError, one_line
+from sweep_platform.executors.attempt import run_attempt, threads_limited
 from sweep_platform.executors.payload import decode
 from sweep_platform.spec.model import available_cores
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
-from sweep_platform.errors import PlatformError
-from sweep_platform.executors.attempt import child_environment, one_line
+from sweep_platform.errors import PlatformError, one_line
+from sweep_platform.executors.attempt import child_environment
 from sweep_platform.trainers import load_trainer
 
 Progress = Callable[[str, int, int], None]

@@ -17,8 +17,7 @@ from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
 from sweep_platform.driver import Assignment, Crashed, Driver, Ended, Lost, Outcome
-from sweep_platform.errors import BadInput, Fault, PlatformError
-from sweep_platform.executors.attempt import one_line
+from sweep_platform.errors import BadInput, Fault, PlatformError, one_line
 from sweep_platform.executors.cluster import connected
 from sweep_platform.executors.payload import Job, decode
 from sweep_platform.executors.preparation import Preparation

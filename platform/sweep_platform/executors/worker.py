@@ -17,7 +17,8 @@ from typing import Any
 from ray.tune import Trainable
 
 from sweep_platform.driver import Crashed
-from sweep_platform.executors.attempt import one_line, run_attempt, threads_limited
+from sweep_platform.errors import one_line
+from sweep_platform.executors.attempt import run_attempt, threads_limited
 from sweep_platform.executors.payload import Job
 from sweep_platform.trainers import load_trainer
 

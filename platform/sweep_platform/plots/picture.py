@@ -206,7 +206,7 @@ def _ellipse(point: Point, x_at: int, y_at: int) -> tuple[tuple[float, float], .
 def _hover(point: Point) -> str:
     lines = [f"trial {point.number} ({point.origin})" if point.origin else f"trial {point.number}"]
     for goal, value, error in zip(point.goals, point.values, point.errors, strict=True):
-        shown = units.metric(goal.metric, value) if error is None else units.accuracy(value, error)
+        shown = units.metric(goal.metric, value, error)
         lines.append(f"{goal.metric}: {shown}")
     if point.probability is not None:
         lines.append(f"on the front with probability {point.probability:.2f}")

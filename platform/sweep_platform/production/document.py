@@ -208,6 +208,15 @@ def load_production(path: Path, overrides: Sequence[str] = ()) -> Production:
     Raises:
         BadInput: every fault found, each as `file:key.path`.
     """
+    return checked(path, read_production(path), overrides)
+
+
+def read_production(path: Path) -> ProductionFile:
+    """Read a production file; its config is checked by `checked`.
+
+    Raises:
+        BadInput: every fault found, each as `file:key.path`.
+    """
     tree = read_yaml(path)
     if "search" in tree and "provenance" not in tree:
         need, do = "a production file", f"run it with platform sweep {path}, then platform export"
@@ -216,7 +225,7 @@ def load_production(path: Path, overrides: Sequence[str] = ()) -> Production:
     file = validated(ProductionFile, tree, lambda key: f"{path}:{key}", faults)
     if file is None:
         raise BadInput(faults)
-    return checked(path, file, overrides)
+    return file
 
 
 def checked(path: Path, file: ProductionFile, overrides: Sequence[str]) -> Production:
@@ -227,6 +236,7 @@ def checked(path: Path, file: ProductionFile, overrides: Sequence[str]) -> Produ
     """
     faults: list[Fault] = []
     config, overridden = with_overrides(file.config, overrides, faults)
+    created = {over.split(".", 1)[0] for over in overridden} - file.config.keys()
     try:
         trainer = load_trainer(file.trainer)
     except BadInput as error:
@@ -234,7 +244,7 @@ def checked(path: Path, file: ProductionFile, overrides: Sequence[str]) -> Produ
         raise BadInput(faults) from error
 
     def where(key: str) -> str:
-        written = any(f"{key}.".startswith(f"{over}.") for over in overridden)
+        written = any(f"{key}.".startswith(f"{over}.") for over in overridden) or key in created
         return f"override:{key}" if written else f"{path}:config.{key}"
 
     valid = validated(trainer.Config, config, where, faults)

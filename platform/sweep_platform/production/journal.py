@@ -90,9 +90,10 @@ class Journal:
             yield Journal(self.folder)
 
     def begin(self, config: Mapping[str, Any]) -> None:
-        """Record the start of a run, or of its continuation."""
+        """Record the start of a run, or of its continuation; one without a step begins anew with another config."""
         now = datetime.now(UTC).isoformat()
-        self._save({"created_at": now} | self.head | {"config": dict(config), "state": "running", "reason": None})
+        known = self.head if self.steps or self.head.get("config") == config else {}
+        self._save({"created_at": now} | known | {"config": dict(config), "state": "running", "reason": None})
 
     def end(self, state: str, reason: str | None = None) -> None:
         """Record how the run ended: complete, failed or interrupted."""

@@ -20,6 +20,7 @@ from sweep_platform.files import to_yaml
 from sweep_platform.home import Home
 from sweep_platform.production.document import Production, load_production
 from sweep_platform.production.journal import Journal, Step
+from sweep_platform.signals import interruptible
 from sweep_platform.spec.model import NAME
 from sweep_platform.spec.paths import flatten
 from sweep_platform.tracking.runs import StepRecord, step_metrics
@@ -81,7 +82,7 @@ def run_production(
     Raises:
         BadInput: the file is wrong, or differs from what this run was started with.
         PlatformError: the trainer failed, or reported a number that is not finite.
-        KeyboardInterrupt: as the user pressed it; the same call resumes.
+        KeyboardInterrupt: on Ctrl-C or SIGTERM; the same call resumes.
     """
     production = load_production(path, overrides)
     journal = Journal(home.run_dir(_run_name(path, name)))
@@ -97,7 +98,8 @@ def run_production(
         run = _Run(production, journal, on_step)
         store = store or Store(home.mlflow_uri, home.artifacts)
         resumed_from = journal.steps[-1].step if journal.steps else None
-        run.train(config, plain, store, progress, warn)
+        with interruptible():
+            run.train(config, plain, store, progress, warn)
         return _result(journal, metric, resumed_from=resumed_from, finished_before=False)
 
 
@@ -210,9 +212,11 @@ def _run_name(path: Path, name: str | None) -> str:
 
 
 def _check_unchanged(production: Production, journal: Journal, config: Mapping[str, Any]) -> None:
-    """Refuse to continue a run under another config: its result would belong to neither."""
+    """Refuse to continue a run under another config: its result would belong to neither. Without a step it has none."""
+    if not journal.steps:
+        return
     now = flatten(json.loads(json.dumps(config)))
-    before = flatten(journal.head["config"]) if journal.head else now
+    before = flatten(journal.head["config"])
     faults = [
         Fault(
             production.where(key),

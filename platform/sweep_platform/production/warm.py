@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sweep_platform.errors import BadInput, Fault, PlatformError
-from sweep_platform.production.document import ProductionFile, checked, load_production, validated, with_overrides
-from sweep_platform.trainers import WarmstartResult, warmstart_trainer
+from sweep_platform.production.document import ProductionFile, checked, read_production, validated, with_overrides
+from sweep_platform.signals import interruptible
+from sweep_platform.trainers import WarmstartResult, load_trainer, warmstart_trainer
 
 SECTION = "warmstart."
 """Overrides that begin so are settings of the warm start, not of the run that it is for."""
@@ -33,29 +35,44 @@ def run_warmstart(
     Raises:
         BadInput: the file or a setting is wrong, or the trainer has no warm start.
         PlatformError: the trainer failed.
+        KeyboardInterrupt: on Ctrl-C or SIGTERM; nothing is written then.
     """
     own = [text for text in overrides if text.startswith(SECTION)]
     others = [text for text in overrides if not text.startswith(SECTION)]
-    if file is not None:
-        production = load_production(file, others)
-    else:
-        production = checked(Path("defaults"), ProductionFile(trainer=trainer, config={}), others)
-    teacher = warmstart_trainer(production.trainer, production.file.trainer)
+    written = ProductionFile(trainer=trainer, config={}) if file is None else read_production(file)
+    teacher = warmstart_trainer(load_trainer(written.trainer), written.trainer)
     faults: list[Fault] = []
     tree, _ = with_overrides({}, own, faults)
     settings = validated(
         teacher.WarmstartConfig, tree.get("warmstart", {}), lambda key: f"override:{SECTION}{key}", faults
     )
+    try:
+        production = checked(file or Path("defaults"), written, others)
+    except BadInput as error:
+        raise BadInput([*faults, *error.faults, *_place_faults(out)]) from error
     found = teacher.preflight(production.config)
     faults += [Fault(production.where(fault.key), fault.got, fault.need, fault.do) for fault in found]
-    if out.exists():
-        faults.append(Fault("--out", f"{out}, which exists", "a folder to write", "name another, or remove it"))
+    faults += _place_faults(out)
     if faults:
         raise BadInput(faults)
     try:
-        teacher.prepare(production.config, progress)
-        return teacher.warmstart(production.config, settings, out, progress)
+        with interruptible():
+            teacher.prepare(production.config, progress)
+            return teacher.warmstart(production.config, settings, out, progress)
     except Exception as error:
         if told := getattr(error, "faults", None):
             raise BadInput([Fault(fault.key, fault.got, fault.need, fault.do) for fault in told]) from error
         raise PlatformError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _place_faults(out: Path) -> list[Fault]:
+    """What keeps a folder from being written at the end of a warm start, told before its beginning."""
+    if out.exists():
+        return [Fault("--out", f"{out}, which exists", "a folder to write", "name another, or remove it")]
+    above = next(folder for folder in out.absolute().parents if folder.exists())
+    try:
+        with TemporaryDirectory(dir=above):
+            return []
+    except OSError as error:
+        need = "a folder that can be written"
+        return [Fault("--out", f"{out} ({error.strerror})", need, "name another")]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from sweep_platform.spec.domains import Domain
 from sweep_platform.spec.expressions import Expression, ExpressionError
 from sweep_platform.spec.faults import Where, from_pydantic, show
 from sweep_platform.spec.model import Hardware, SweepSpec
-from sweep_platform.spec.paths import did_you_mean, flatten, leaves, refuse_value
-from sweep_platform.trainers import Trainer, held_out, load_trainer
+from sweep_platform.spec.paths import did_you_mean, flatten, leaves, put, refuse_value
+from sweep_platform.trainers import Trainer, TrainerFault, held_out, load_trainer, unreported_metrics
 
 _OWN = ("model", "data")
 """Sections of the trainer's config that are keys of the spec; the others are under `config`."""
@@ -71,6 +72,33 @@ class TrainerChecks:
         except ValidationError:
             return  # told as a fault of the spec
         faults += preflight_faults(self.trainer, base, domains, devices, self.where)
+
+    def reported(
+        self, base: Mapping[str, Any], domains: Mapping[str, Domain], tree: Mapping[str, Any], faults: list[Fault]
+    ) -> None:
+        """Objectives and bounds are on metrics that the trials report, whose end would else show it.
+
+        A metric that the base config lacks may be one that a value of the search brings.
+        """
+        wanted = dict(_metrics_of(tree))
+        lacking = {fault.key: fault for fault in self._unreported(base, list(wanted.values()))}
+        for path, value in ((path, value) for path, domain in domains.items() for value in domain.samples()):
+            if not lacking:
+                return
+            candidate = copy.deepcopy(dict(base))
+            put(candidate, path, value)
+            still = {fault.key for fault in self._unreported(candidate, list(lacking))}
+            lacking = {key: fault for key, fault in lacking.items() if key in still}
+        for key, metric in wanted.items():
+            if (fault := lacking.get(metric)) is not None:
+                faults.append(Fault(self.where(key), f"{metric}, {fault.got}", fault.need, fault.do))
+
+    def _unreported(self, config: Mapping[str, Any], metrics: Sequence[str]) -> Sequence[TrainerFault]:
+        """What the trainer says; a config that isn't valid may report anything, and is told as such."""
+        try:
+            return unreported_metrics(self.trainer, self.config.model_validate(config), metrics)
+        except ValidationError:
+            return ()
 
     def search(self, domains: Mapping[str, Domain], faults: list[Fault]) -> None:
         """Each searched path exists, and its field takes each value."""
@@ -183,6 +211,19 @@ def _reach(start: str, depends: Mapping[str, frozenset[str]]) -> set[str]:
             seen.add(name)
             todo += depends.get(name, ())
     return seen
+
+
+def _metrics_of(tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The metrics that a spec's objectives and bounds name, by the spec's key."""
+    objectives, constraints = tree.get("objectives"), tree.get("constraints")
+    for index, objective in enumerate(objectives if isinstance(objectives, list) else ()):
+        metric = objective.get("metric") if isinstance(objective, Mapping) else None
+        if isinstance(metric, str):
+            yield f"objectives.{index}.metric", metric
+    for index, text in enumerate(constraints if isinstance(constraints, list) else ()):
+        bound = metrics.MetricBound.parse(text) if isinstance(text, str) else None
+        if bound is not None:
+            yield f"constraints.{index}", bound.metric
 
 
 def objective_faults(objectives: Any, where: Where) -> list[Fault]:

@@ -142,6 +142,10 @@ def compose(path: Path, overrides: Sequence[str]) -> Composed:
     if "hydra" in written:
         need = "a spec; Hydra's own settings have no effect here"
         raise BadInput([Fault(f"{shown(path)}:hydra", repr(written["hydra"])[:80], need, "take it out")])
+    if "provenance" in written and "search" not in written:
+        raise BadInput(
+            [Fault(shown(path), "a production file", "a sweep spec", f"run it with platform train {shown(path)}")]
+        )
     if path.suffix != ".yaml":
         raise BadInput([Fault(shown(path), f"suffix {path.suffix!r}", ".yaml", "rename the file")])
     folders = [path.parent, presets_dir()]

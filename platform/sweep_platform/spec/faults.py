@@ -83,7 +83,7 @@ def _need(kind: str, detail: ErrorDetails) -> str:
     if kind == "too_short":
         return f"at least {context['min_length']} entry"
     head = kind.split("_", 1)[0]
-    if head in _NEED and kind.endswith(("_type", "_parsing", "_from_float")):
+    if head in _NEED and kind.endswith(("_type", "_parsing", "_from_float", "_parsing_size")):
         return _NEED[head]
     message = detail["msg"].removeprefix("Input should be ")
     return f"{message[0].lower()}{message[1:]}"

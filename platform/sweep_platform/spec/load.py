@@ -48,6 +48,7 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), *, preflight: boo
         checks.conditions(domains, tree.get("constraints"), resolved, faults)
         if preflight and resolved is not None:
             checks.preflight(resolved, domains, tree.get("hardware", {}), faults)
+            checks.reported(resolved, domains, tree, faults)
         known = checks.paths
     else:
         resolved, known = None, frozenset()

@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from sweep_platform.tracking.store import one_line
+from sweep_platform.errors import one_line
+from sweep_platform.tracking.store import MAX_REASON
 
 FLUSH_SECONDS = 10.0
 DRAIN_SECONDS = 60.0
@@ -53,7 +54,7 @@ class Background:
             try:
                 self._work(last)
             except Exception as error:  # MLflow raises whatever its database, network and disk raise
-                self._tell(one_line(error))
+                self._tell(one_line(error, MAX_REASON))
                 last = last or self._stop.is_set()  # whoever closes it waits: no second try then
             self.busy_s += time.perf_counter() - began
 

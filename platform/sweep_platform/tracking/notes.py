@@ -32,7 +32,7 @@ def frontier_note(frontier: Frontier) -> str:
     ]
     for point in frontier.front:
         cells = [
-            units.metric(metric, value) if error is None else units.accuracy(value, error)
+            units.metric(metric, value, error)
             for metric, value, error in zip(metrics, point.values, point.errors, strict=True)
         ]
         name = f"**{point.number}** (knee)" if point.number == frontier.knee.number else str(point.number)

@@ -11,11 +11,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sweep_platform.errors import BadInput, Fault, PlatformError
+from sweep_platform.signals import interruptible
 from sweep_platform.tracking.store import Store
 
 HOST = "127.0.0.1"
@@ -40,26 +41,10 @@ def serve(store: Store, port: int | None = None, announce: Callable[[str], None]
         announce(store.uri)
         return
     # A server in a session of its own hears no Ctrl-C; leaving the `with` block stops it.
-    with _terminate_as_interrupt(), running(store, port) as (url, process):
+    with suppress(KeyboardInterrupt), interruptible(), running(store, port) as (url, process):
         announce(url)
         process.wait()
         raise PlatformError(f"MLflow's server ended with exit code {process.returncode}")
-
-
-@contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends the block like Ctrl-C, so that the server is not left behind; either is a normal end."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import fcntl
 import logging
 import os
 import re
-import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep_platform.errors import BadInput, Fault
+from sweep_platform.errors import BadInput, Fault, one_line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+MAX_REASON = 240
+"""Characters of an error that are told."""
 KIND = "custom_model_development"
 """MLflow's name of experiments whose page shows training runs, not traces."""
 _SQLITE = "sqlite:///"
@@ -101,7 +102,7 @@ class Store:
         try:
             yield
         except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
-            reason = one_line(error)
+            reason = one_line(error, MAX_REASON)
             need = "a database or server of MLflow that answers and can be written"
             fault = Fault("MLflow", f"{self.shown} ({reason})", need, "check MLFLOW_TRACKING_URI, then try again")
             raise BadInput([fault]) from error
@@ -116,8 +117,3 @@ class Store:
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
-
-
-def one_line(error: Exception) -> str:
-    """An error's kind and the beginning of what it says."""
-    return textwrap.shorten(f"{type(error).__name__}: {error}", 240, placeholder=" …")
