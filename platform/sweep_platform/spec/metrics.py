@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from sweep_platform.spec.paths import did_you_mean
 
+_PHASES = ("gen", "old_log_prob", "ref", "update_actor", "testing")
+"""Of a step, in which a model computes."""
 NAMES = (
     "val/accuracy",
     "val/<data set>/accuracy",
@@ -33,8 +35,9 @@ NAMES = (
     *(f"multi_turn/{name}" for name in ("offered", "turns_mean", "calls_mean", "call_share", "failure_share")),
     "multi_turn/tool_token_share",
     *("health/code", "health/findings"),
-    *("perf/throughput", "perf/peak_memory_gb"),
-    *(f"timing_s/{name}" for name in ("step", "gen", "tools", "reward", "ref", "update_actor", "testing")),
+    *("perf/throughput", "perf/peak_memory_gb", "perf/idle_share"),
+    *(f"perf/{rate}/{phase}" for rate in ("tokens_per_s", "mfu") for phase in _PHASES),
+    *(f"timing_s/{name}" for name in (*_PHASES, "step", "tools", "reward")),
 )
 NEED = f"a metric that trials report, such as {', '.join(NAMES[:5])}"
 _FAMILY = re.compile(
