@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweep_platform.frontier import COMPLETE, Goal, Judged, goals, points
+from sweep_platform.frontier import COMPLETE, Frontier, Goal, Judged, goals, points
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,6 +93,22 @@ def judge_trials(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecor
             shares = shares_of(ledger.evaluations(trial.id))
             runs[candidates[trial.params_hash]].append(Run(trial.values, shares))
     return (judge(goals(sweep), runs) if runs else []), bool(confirming)
+
+
+def judged_frontier(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecord] | None = None) -> Frontier:
+    """Compare a sweep's candidates, by their confirming runs where there are any, with what the bootstrap says.
+
+    Args:
+        ledger: Where the sweep is.
+        sweep: The sweep.
+        trials: All of its trials; None reads them.
+
+    Raises:
+        NoFeasibleTrial: no trial is complete.
+    """
+    trials = ledger.trials(sweep.id) if trials is None else trials
+    judged, confirmed = judge_trials(ledger, sweep, trials)
+    return Frontier.of(sweep, trials, judged, confirmed=confirmed)
 
 
 def told_apart(goals: Sequence[Goal], one: Judged, other: Judged, z: float) -> bool:

@@ -16,7 +16,7 @@ from sweep_platform.errors import PlatformError
 
 INTERRUPTED = 130
 _ORDER = (
-    *("sweep", "validate", "status", "pareto", "confirm", "pick", "export", "train"),
+    *("sweep", "validate", "status", "pareto", "confirm", "pick", "report", "export", "train"),
     *("warmstart", "model", "data", "ui", "mlflow"),
 )
 _PIPE_WIDTH = 1000

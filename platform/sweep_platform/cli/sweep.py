@@ -11,7 +11,7 @@ from sweep_platform import units
 from sweep_platform.cli.app import app, console, examples
 from sweep_platform.cli.running import AddressOption, ExecutorOption, Plain, executor_of, watched
 from sweep_platform.errors import BadInput, Fault
-from sweep_platform.home import Home, find_sweep
+from sweep_platform.home import Home, find_sweep, production_file
 from sweep_platform.spec import load_spec
 from sweep_platform.trainers import describe_config, load_trainer
 
@@ -100,7 +100,8 @@ def conclude(ledger: Ledger, record: SweepRecord) -> None:
     Raises:
         NoFeasibleTrial: no trial is complete.
     """
-    from sweep_platform.cli.choose import frontier_table, judged_frontier, production_file
+    from sweep_platform.cli.choose import frontier_table
+    from sweep_platform.evidence import judged_frontier
 
     found = judged_frontier(ledger, record)
     console().print(frontier_table(found))

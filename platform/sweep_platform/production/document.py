@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sweep_platform import units
 from sweep_platform.errors import BadInput, Fault
-from sweep_platform.evidence import judge_trials
+from sweep_platform.evidence import judged_frontier
 from sweep_platform.files import to_yaml, write_atomically
-from sweep_platform.frontier import Frontier, goal_index, points
+from sweep_platform.frontier import goal_index, points
 from sweep_platform.home import find_sweep
 from sweep_platform.spec.compose import read_yaml
 from sweep_platform.spec.faults import Where, from_pydantic
@@ -153,9 +153,7 @@ def _find(ledger: Ledger, address: str, number: int) -> tuple[SweepRecord, Trial
 
 def _provenance(ledger: Ledger, sweep: SweepRecord, trial: TrialRecord) -> Provenance:
     """What is known of a trial: from its confirming runs, if it has any."""
-    trials = ledger.trials(sweep.id)
-    judged, confirmed = judge_trials(ledger, sweep, trials)
-    found = Frontier.of(sweep, trials, judged, confirmed=confirmed).points
+    found = judged_frontier(ledger, sweep).points
     point = next(point for point in found if point.number == trial.number)
     accuracy, cost = goal_index(point.goals, "maximize"), goal_index(point.goals, "minimize")
     return Provenance(
