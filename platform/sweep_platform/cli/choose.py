@@ -57,6 +57,7 @@ def frontier_table(found: Frontier) -> Table:
         cells = _shown_values(point)
         alike = ", ".join(str(number) for number in indistinguishable(point, found.front)) or "-"
         knee = " (knee)" if point.number == found.knee.number else ""
+        knee += " (imported)" if point.imported else ""
         likely = "-" if point.probability is None else f"{point.probability:.0%}"
         times = (str(point.runs),) if found.confirmed else ()
         table.add_row(f"{point.number}{knee}", *times, *cells, likely, alike, short_params(point.params))
@@ -114,6 +115,7 @@ def pick(
         return
     named = ", ".join(f"{goal.metric} {shown}" for goal, shown in zip(found.goals, _shown_values(point), strict=True))
     basis = f"confirmed by {units.count(point.runs, 'run')}" if point.runs else "one run, not confirmed"
+    basis += f"; {point.origin}, not trained here" if point.imported and not point.runs else ""
     typer.echo(f"trial {point.number}: {named} ({basis})")
     for path, value in point.params.items():
         typer.echo(f"  {path}: {value}")

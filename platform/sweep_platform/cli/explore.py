@@ -67,7 +67,8 @@ def status(
             return
         console().print(trial_table(record, trials))
         typer.echo(f"left of the budget: {', '.join(units.amount(key, value) for key, value in left.items())}")
-        for chosen in _promotions(ledger, record, trials):
+        latest = {chosen["alias"]: chosen for chosen in _promotions(ledger, record, trials)}
+        for chosen in latest.values():
             typer.echo(f"{chosen['alias']}: trial {chosen['trial']} by {chosen['who']} ({chosen['why']})")
 
 
