@@ -335,7 +335,8 @@ def test_a_grown_space_is_exported_with_all_its_values(ledger: Ledger, home: Hom
 
 
 def test_the_commands(platform: Shell) -> None:
-    assert platform("sweep", "toy.yaml", "budget.trials=3", "--executor", "inline", "--plain").code == 0
+    with Ledger.open(f"sqlite:///{platform.home}/ledger.db") as ledger:
+        run_sweep(ledger, Home(platform.home), toy_spec(budget={"trials": 3}), make_executor("inline"))
     told = platform("study", "export", "toy", "--storage", "sqlite:///s.db")
     assert told.code == 0 and told.err == "" and "3 trials of toy@1 written as study 'toy@1'" in told.out
     assert platform("study", "export", "toy", "--storage", "s.db").code == 2
@@ -344,6 +345,22 @@ def test_the_commands(platform: Shell) -> None:
     told = platform(*arguments, "toy@1")
     assert told.code == 0 and "copy@1 has 3 complete of study 'toy@1'" in told.out
     assert [row["origin"] for row in platform("status", "copy", "--json").json["trials"]] == ["imported:toy@1"] * 3
+    assert "no complete trial" in platform("pareto", "copy").err, "the toy tells no standard errors"
     assert platform(*arguments, "other").code == 2
     missing = platform("study", "import", "toy.yaml", "--storage", "sqlite:///no.db", "--study-name", "x")
     assert missing.code == 2 and "where there is no file" in missing.err and not Path("no.db").exists()
+
+
+def test_an_imported_trial_is_marked_wherever_it_is_chosen(platform: Shell) -> None:
+    foreign("sqlite:///s.db", standard_errors={"val/accuracy": 0.03})
+    told = platform("study", "import", "toy.yaml", "--storage", "sqlite:///s.db", "--study-name", "old")
+    assert told.code == 0 and "left out: 1 failed" in told.out
+    assert "(knee) (imported)" in platform("pareto", "toy").out
+    assert "imported:old, not trained here" in platform("pick", "toy").out
+    assert platform("export", "toy", "--knee", "--out", "best.yaml").code == 0
+    text = Path("best.yaml").read_text()
+    assert "# It was not trained here, but imported:old." in text and "origin: imported:old" in text
+    again = platform("export", "toy", "--trial", "0", "--out", "other.yaml")
+    assert again.code == 0
+    lines = [line for line in platform("status", "toy").out.splitlines() if line.startswith("production:")]
+    assert len(lines) == 1 and "trial 0" in lines[0], "the last choice counts"

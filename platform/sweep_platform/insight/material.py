@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 INACTIVE = -0.12
 """Place of a parameter that isn't active."""
 _MOST_TICKS = 6
+_LABEL = 24
+"""Characters of a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +107,18 @@ def parameter_scale(domain: Domain, title: str) -> Scale:
     if isinstance(domain, Choice):
         many = len(domain.choice)
         kept = range(0, many, -(-many // _MOST_TICKS)) if is_ordered(domain) else range(many)
-        return Scale(title, tuple(i / max(1, many - 1) for i in kept), tuple(str(domain.choice[i]) for i in kept))
+        return Scale(title, tuple(i / max(1, many - 1) for i in kept), tuple(_short(domain.choice[i]) for i in kept))
     low, high = domain.bounds
     values: Sequence[float] = log_ticks(low, high) if domain.log else (low, (low + high) / 2, high)
     if isinstance(low, int):
         values = [round(value) for value in values]
     values = sorted({low, *values, high} if len(values) < 3 else set(values))
     return Scale(title, tuple(place_of(domain, value) for value in values), tuple(f"{value:.3g}" for value in values))
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}…"
 
 
 def objective_scale(goal: Goal, values: Sequence[float], title: str) -> tuple[Scale, list[float]]:

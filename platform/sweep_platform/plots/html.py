@@ -54,7 +54,7 @@ def _frontier(picture: FrontierPicture) -> go.Figure:
         height=480,
         legend=LEGEND,
         hoverlabel={"align": "left"},
-        margin={"t": 20, "b": 60},
+        margin={"t": 20, "b": 70},
     )
     return chart
 

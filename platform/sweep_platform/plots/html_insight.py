@@ -25,6 +25,8 @@ _MIDDLE = "#6b7280"
 """A grey that is seen on light and dark ground, and on bars."""
 _BAR = 26
 """Pixels of height for a bar."""
+_BETWEEN = 80
+"""Pixels between two panels."""
 _LINE = 10
 """Characters on a line of a scale's title."""
 
@@ -32,7 +34,10 @@ _LINE = 10
 @figure.register
 def _importance(picture: ImportancePicture) -> go.Figure:
     titles = [safe(panel.title) for panel in picture.panels]
-    chart = make_subplots(rows=len(titles), cols=1, subplot_titles=titles, vertical_spacing=0.3 / len(titles))
+    inside = _BAR * sum(len(panel.bars) for panel in picture.panels) + _BETWEEN * (len(titles) - 1)
+    gap = _BETWEEN / inside if len(titles) > 1 else 0.0
+    heights = [len(panel.bars) for panel in picture.panels]
+    chart = make_subplots(rows=len(titles), cols=1, subplot_titles=titles, vertical_spacing=gap, row_heights=heights)
     for row, panel in enumerate(picture.panels, 1):
         bars = panel.bars[::-1]
         labels, shares = [safe(bar.label) for bar in bars], [bar.share for bar in bars]
@@ -77,11 +82,10 @@ def _importance(picture: ImportancePicture) -> go.Figure:
         )
         chart.update_xaxes(tickformat=".0%", rangemode="tozero", row=row, col=1)
         chart.update_yaxes(automargin=True, row=row, col=1)
-    bars_in_all = sum(len(panel.bars) for panel in picture.panels)
     return chart.update_layout(
-        height=90 + 70 * len(titles) + _BAR * bars_in_all,
+        height=inside + 110,
         margin={"t": 70, "b": 40, "l": 10},
-        legend={**LEGEND, "y": 1.08},
+        legend={**LEGEND, "y": 1 + 25 / inside},
     )
 
 
@@ -256,7 +260,7 @@ def _history(picture: HistoryPicture) -> go.Figure:
         chart.update_yaxes(axis(picture.front_y), row=2, col=1)
     return chart.update_layout(
         height=100 + 380 * rows,
-        margin={"t": 20, "b": 60},
+        margin={"t": 20, "b": 70},
         legend={**LEGEND, "y": 0.41},
     )
 

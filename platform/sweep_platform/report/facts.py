@@ -130,8 +130,10 @@ def front(found: Frontier) -> Table:
     return Table(head, tuple(rows), f"{note} ± is one standard error.")
 
 
-def values(found: Frontier, names: Mapping[str, str]) -> Table:
-    """The parameters of the front's points, those that all have in common told once."""
+def values(found: Frontier, names: Mapping[str, str]) -> Table | None:
+    """The parameters of the front's points, those that all have in common told once; None of a single point."""
+    if len(found.front) == 1:
+        return None
     same = {path for path in names if len({str(point.params.get(path, "not active")) for point in found.front}) == 1}
     apart = [path for path in names if path not in same]
     rows = [

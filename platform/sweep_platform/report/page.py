@@ -54,6 +54,7 @@ def write_report(ledger: Ledger, sweep: SweepRecord, out: Path) -> None:
         BadInput: the file can't be written.
     """
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)  # before the seconds that the pictures take
         write_atomically(out, render(ledger, sweep))
     except OSError as error:
         reason = f"{out} ({error.strerror or error})"

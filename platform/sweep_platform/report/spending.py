@@ -98,6 +98,11 @@ def before_and_after(ledger: Ledger, trials: Sequence[TrialRecord], default: Poi
             rows.append((name, left, right, change))
     head = ("", f"default: trial {default.number} ({default.origin})", f"chosen: trial {best.number}", "change")
     same = "The chosen config is the default recipe. " if default.number == best.number else ""
+    runs = [
+        f"{name} of {units.count(p.runs, 'confirming run')}" for name, p in (("default", default), ("chosen", best))
+    ]
+    if default.runs != best.runs:
+        same += f"Not alike: {runs[0]}, {runs[1]}; what isn't confirmed was run once, on the search's own problems. "
     note = f"{same}Sampling, throughput and cut responses are means over a run's updates, memory is the peak."
     return Table(head, tuple(rows), note)
 
