@@ -13,7 +13,7 @@ from sweep_platform.cli.running import AddressOption, ExecutorOption, Plain, exe
 from sweep_platform.errors import BadInput, Fault
 from sweep_platform.home import Home, find_sweep, production_file
 from sweep_platform.spec import load_spec
-from sweep_platform.trainers import describe_config, load_trainer
+from sweep_platform.trainers import describe_config, estimate_memory, load_trainer
 
 if TYPE_CHECKING:
     from run_ledger import Ledger, SweepRecord
@@ -121,5 +121,8 @@ def validate(spec: Spec, overrides: Overrides = None) -> None:
     objectives = ", ".join(f"{o.direction} {o.metric}" for o in loaded.objectives)
     trials, parameters = units.count(loaded.budget.trials, "trial"), units.count(len(loaded.search), "parameter")
     typer.echo(f"{spec}: valid; {trials} over {parameters}; {objectives}")
-    if told := describe_config(load_trainer(loaded.trainer), loaded.trial_config({})):
+    trainer, base = load_trainer(loaded.trainer), loaded.trial_config({})
+    if told := describe_config(trainer, base):
         typer.echo(f"base config: {told}")
+    if (memory := estimate_memory(trainer, trainer.Config.model_validate(base))) is not None:
+        typer.echo(f"base config: about {memory} on one device")

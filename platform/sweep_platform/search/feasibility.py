@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from sweep_platform.search.space import Impossible, Space
 from sweep_platform.spec import Choice, SweepSpec
 from sweep_platform.spec.expressions import Expression, ExpressionError
 from sweep_platform.spec.metrics import MetricBound
 from sweep_platform.spec.paths import flatten
-from sweep_platform.trainers import Trainer
+from sweep_platform.trainers import Trainer, estimate_memory
 
 PEAK_MEMORY = "perf/peak_memory_gb"
 CONTEXTS = 16
@@ -80,7 +80,17 @@ class Feasibility:
             if (reason := _broken(expression, values)) is not None:
                 return reason
         faults = self.trainer.preflight(config, self._spec.hardware.devices)
-        return "; ".join(f"{f.key}: got {f.got}; need {f.need}" for f in faults) or None
+        reasons = [f"{f.key}: got {f.got}; need {f.need}" for f in faults]
+        return "; ".join(reasons) or self._too_large(config)
+
+    def _too_large(self, config: BaseModel) -> str | None:
+        """Why a candidate won't fit into memory, by the trainer's estimate; the bound on what it then had stays."""
+        bounds = [bound for bound in self._bounds if bound.metric == PEAK_MEMORY]
+        estimate = estimate_memory(self.trainer, config) if bounds else None
+        if estimate is None:
+            return None
+        broken = [f"{bound.sign} {bound.limit:g}" for bound in bounds if not bound.holds(estimate.total_gb)]
+        return f"{PEAK_MEMORY}: got an estimate of {estimate}; need {' and '.join(broken)}" if broken else None
 
     def impossible(self) -> Impossible:
         """Choices that no candidate can have, and why: the trainer's preflight names them in any context.

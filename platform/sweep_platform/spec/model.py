@@ -128,7 +128,8 @@ class Hardware(Part):
     cores: Count | None = None
     """CPU cores shared by the trials that run at once; null takes those of the machine."""
     memory_gb: Annotated[float, Field(gt=0)] | None = None
-    """Memory of one device: a bound on a trial's `perf/peak_memory_gb`. null is no limit."""
+    """GiB of one device: a bound on a trial's `perf/peak_memory_gb`, and before it is trained on the trainer's estimate
+    of it. null is no limit."""
 
 
 class Confirmation(Part):
