@@ -70,6 +70,11 @@ class Home:
             raise LedgerRefused(f"ledger: {error}") from error
 
 
+def production_file(address: str) -> Path:
+    """Where a sweep's chosen config goes unless the user says otherwise: not to the spec's own name."""
+    return Path("production") / f"{address.partition('@')[0]}.yaml"
+
+
 def find_sweep(ledger: Ledger, address: str) -> SweepRecord:
     """Return the sweep that `address` (`name` for its latest version, or `name@version`) names.
 

@@ -12,13 +12,14 @@ from run_ledger import checks, copying, leases, rows, steps
 from run_ledger.database import BUSY_S, Database
 from run_ledger.errors import LedgerError
 from run_ledger.leases import after, now
-from run_ledger.models import Attempt, Cost, Promotion, Sweep, Trial
+from run_ledger.models import Attempt, Promotion, Sweep, Trial
 from run_ledger.reads import LedgerReads
 from run_ledger.records import (
     AttemptRecord,
     CostLike,
     DriverLease,
     PromotionRecord,
+    ResultRecord,
     SampleLike,
     SweepRecord,
     TrialRecord,
@@ -154,40 +155,30 @@ class Ledger(LedgerReads):
         replicate: int = 0,
         state: TrialState = TrialState.WAITING,
         reason: str | None = None,
+        result: ResultRecord | None = None,
     ) -> TrialRecord:
-        """Add a candidate, waiting or refused.
+        """Add a candidate: waiting, refused, or with the `result` that another system measured.
 
         Raises:
             StaleToken: another driver has taken over.
-            LedgerError: its number, or its params as that replicate, are there already.
+            LedgerError: its number, or its params as that replicate, are there already; or a result's values don't
+                suit its state.
         """
         with self._database.writing() as session:
             leases.check(session, lease)
             checks.refuse_duplicate(session, lease.sweep_id, number, params_hash, replicate)
-            row = Trial(
-                sweep_id=lease.sweep_id,
-                number=number,
-                state=state.value,
-                params=dict(params),
-                params_hash=params_hash,
-                replicate=replicate,
-                origin=origin,
-                sampler_state=dict(sampler_state),
-                config=dict(config),
-                objective_values=None,
-                metrics={},
-                step=0,
-                total_steps=0,
-                reason=reason,
-                attempts=0,
-                started_at=None,
-                ended_at=now() if state.final else None,
-                mlflow_run_id=None,
-            )
-            session.add(row)
-            session.flush()
-            session.add(Cost(trial_id=row.id))
-            return _trial(session, row.id)
+            columns = {
+                "number": number,
+                "state": state.value,
+                "params": dict(params),
+                "params_hash": params_hash,
+                "replicate": replicate,
+                "origin": origin,
+                "sampler_state": dict(sampler_state),
+                "config": dict(config),
+                "reason": reason,
+            }
+            return _trial(session, copying.new_trial(session, lease.sweep_id, columns, state, result))
 
     def copy_trial(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -78,6 +79,11 @@ class MetricBound:
         """Read a bound; None if `text` isn't one (it is a config expression, then)."""
         match = _BOUND.fullmatch(text)
         return cls(match[1], match[2], float(match[3])) if match else None
+
+    def excess(self, value: float) -> float:
+        """How far `value` is beyond the limit; above 0 exactly where the bound doesn't hold."""
+        beyond = value - self.limit if self.sign.startswith("<") else self.limit - value
+        return beyond if (beyond > 0) is not self.holds(value) else sys.float_info.min
 
     def holds(self, value: float) -> bool:
         """Whether `value` is within the bound; NaN never is."""
