@@ -85,7 +85,7 @@ class Feasibility:
 
     def _too_large(self, config: BaseModel) -> str | None:
         """Why a candidate won't fit into memory, by the trainer's estimate; the bound on what it then had stays."""
-        bounds = [bound for bound in self._bounds if bound.metric == PEAK_MEMORY]
+        bounds = [bound for bound in self._limits.bounds if bound.metric == PEAK_MEMORY]
         estimate = estimate_memory(self.trainer, config) if bounds else None
         if estimate is None:
             return None
