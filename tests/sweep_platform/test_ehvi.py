@@ -137,7 +137,7 @@ def test_the_expected_gain_falls_as_the_search_goes_on() -> None:
         values = (0.3 + 0.2 * math.log10(suggestion.params["c"] / 0.01), 1e9 * suggestion.params["b"])
         searcher.tell(record(suggestion, values=values))
     assert gains[:4] == [None] * 4, "nothing is modelled before `n_startup` results"
-    assert min(gain for gain in gains[4:10] if gain is not None) > 0.003
+    assert min(gain for gain in gains[4:9] if gain is not None) > 0.003
     assert max(gain for gain in gains[20:] if gain is not None) < 0.003
 
 

@@ -35,18 +35,18 @@ class Encoding:
 
     def _coordinates(self, path: str, params: Mapping[str, Any]) -> list[float]:
         domain = self._domains[path]
-        width = 1 if _is_ordered(domain) else len(domain.samples())
+        width = 1 if is_ordered(domain) else len(domain.samples())
         active = path in params
         if not active:
-            place = [_ABSENT] * width
-        elif _is_ordered(domain):
-            place = [_place(domain, params[path])]
+            found = [_ABSENT] * width
+        elif is_ordered(domain):
+            found = [place(domain, params[path])]
         else:
-            place = [float(domain.nth(index) == params[path]) for index in range(width)]
-        return [*place, float(active)] if domain.when is not None else place
+            found = [float(domain.nth(index) == params[path]) for index in range(width)]
+        return [*found, float(active)] if domain.when is not None else found
 
 
-def _is_ordered(domain: Domain) -> bool:
+def is_ordered(domain: Domain) -> bool:
     """Whether neighbours in the domain are alike: ranges, and choices of ascending numbers."""
     if not isinstance(domain, Choice):
         return True
@@ -54,7 +54,7 @@ def _is_ordered(domain: Domain) -> bool:
     return len(numbers) == len(domain.choice) and sorted(set(numbers)) == numbers
 
 
-def _place(domain: Domain, value: Any) -> float:
+def place(domain: Domain, value: Any) -> float:
     """Where a value lies between the lowest, 0, and the highest, 1."""
     if isinstance(domain, Choice):
         return domain.choice.index(value) / max(1, len(domain.choice) - 1)

@@ -86,15 +86,15 @@ class Surrogate:
         known = np.zeros(len(values)) if noise is None else (noise / scale) ** 2
         some = np.unique(np.linspace(0, len(values) - 1, min(FITTED, len(values))).round().astype(int))
         kernel = _most_probable(points[some], standardised[some], known[some] + _JITTER)
-        return cls._of(kernel, points, standardised, known + kernel.noise + _JITTER, center, scale)
+        return cls._of(kernel, points, standardised, known + kernel.noise + _JITTER, (center, scale))
 
     @classmethod
-    def _of(cls, kernel: Kernel, points: Array, values: Array, noise: Array, center: float, scale: float) -> Surrogate:
+    def _of(cls, kernel: Kernel, points: Array, values: Array, noise: Array, unit: tuple[float, float]) -> Surrogate:
         from scipy.linalg import cho_solve
 
         factor = np.linalg.cholesky(kernel(points, points) + np.diag(noise))
         weights = np.asarray(cho_solve((factor, True), values))
-        return cls(kernel, points, values, noise, center, scale, factor, weights)
+        return cls(kernel, points, values, noise, *unit, factor, weights)
 
     def predict(self, points: Array) -> tuple[Array, Array]:
         """Return mean and standard deviation [N] of the objective itself, its noise left out."""
@@ -115,8 +115,7 @@ class Surrogate:
             np.concatenate((self.points, points)),
             np.concatenate((self.values, believed)),
             np.concatenate((self.noise, np.full(len(points), self.kernel.noise + _JITTER))),
-            self.center,
-            self.scale,
+            (self.center, self.scale),
         )
 
 
