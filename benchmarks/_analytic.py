@@ -1,8 +1,8 @@
 """A trainer of one step whose accuracy and cost are public test functions of its knobs: problems for the search.
 
-`zdt1`, `zdt3` (Zitzler, Deb, Thiele 2000) and `dtlz2` (Deb et al. 2005) with two objectives: the first is the logarithm of
-the cost, so that trials differ in what they cost as real ones do, and the second is what accuracy falls short of. `mixed` is
-a learner with a categorical, a conditional, integers and a logarithmic rate, and a little noise.
+`zdt1`, `zdt3` (Zitzler, Deb, Thiele 2000) and `dtlz2` (Deb et al. 2005) with two objectives: the first is the logarithm
+of the cost, so that trials differ in what they cost as real ones do, and the second is what accuracy falls short of.
+`mixed` is a learner with a categorical, a conditional, integers and a logarithmic rate, and a little noise.
 """
 
 from __future__ import annotations

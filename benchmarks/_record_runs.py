@@ -4,7 +4,8 @@ Configs are a scrambled Sobol sequence over the default sweep's space, without t
 third is trained under two seeds, so that the noise between runs is known. All have the longest length of the space and
 are evaluated on the way, and the learning rate doesn't depend on the length, so one run tells what every shorter one
 would have shown. Each finished run is a file in FOLDER: killed and started again, the command goes on with the rest.
-It uses all cores, one thread a run; `--workers` uses fewer.
+It uses all cores, one thread a run; `--workers` uses fewer. Device-seconds are those of the run's own thread: what else
+the machine does meanwhile isn't in the table.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ NOT_VARIED = (
     "actor.ulysses_sequence_parallel_size",
 )
 _TRAIN = """
-import json, sys
+import json, sys, time
 from dapo.trainer import Config, train
 steps = []
+wall, busy = time.perf_counter(), time.process_time()
 def report(step):
     kept = ("val/accuracy", "val/accuracy_se", "val/response_length", "filter/yield", "perf/peak_memory_gb")
     found = {name: step.metrics[name] for name in kept if name in step.metrics}
-    cost = {name: getattr(step.cost, name) for name in ("flops", "tokens", "device_seconds")}
+    cost = {"flops": step.cost.flops, "tokens": step.cost.tokens}
+    share = (time.process_time() - busy) / (time.perf_counter() - wall)
+    cost["device_seconds"] = step.cost.device_seconds * min(share, 1.0)
     steps.append({"step": step.step, **cost, **found})
     return True
 train(Config.model_validate(json.loads(sys.argv[1])), report)

@@ -1,16 +1,15 @@
 """The methods of the search benchmark. Each spends one problem's budget and tells what it completed, and when.
 
-Ours run as the product does: a sweep in a ledger, through driver and executor. The peers are asked and told by their own
-interfaces, with their own defaults, on the same space. They are told costs as logarithms, which suits their models better. A
-candidate that breaks a constraint of the space costs nobody anything; Optuna's samplers are told of it as a violated
-constraint with the values of the median, as ours are. Ray Tune's searcher knows no constraints, and told of an error it
-asks for the same region for ever: it is told the worst values that count, the usual penalty.
+Ours run as the product does: a sweep in a ledger, through driver and executor. The peers are asked and told by their
+own interfaces, with their own defaults, on the same space. They are told costs as logarithms, which suits their models
+better. A candidate that breaks a constraint of the space costs nobody anything; Optuna's samplers are told of it as a
+violated constraint with the values of the median, as ours are. Ray Tune's searcher knows no constraints, and told of an
+error it asks for the same region for ever: it is told the worst values that count, the usual penalty.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The problems of the search benchmark: a sweep spec each, what a candidate is truly worth, and where counting begins."""
+"""The problems of the search benchmark: a spec each, what a candidate is truly worth, and where counting begins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks import _analytic
 ROOT = Path(__file__).parent.parent
 GOALS = (Goal("val/accuracy", "maximize"), Goal("cost/flops", "minimize"))
 LOSSES = tuple[float, ...]
-TRIALS = {"recorded": 24, "mixed": 30, "zdt1": 30, "zdt3": 30, "dtlz2": 30}
+TRIALS = {"recorded": 20, "mixed": 24, "zdt1": 24, "zdt3": 24, "dtlz2": 24}
 """The budget, as what so many random trials cost."""
 _X = {f"knobs.x{index}": {"float": [0.0, 1.0]} for index in range(1, 6)}
 _MIXED = {

@@ -1,4 +1,4 @@
-"""Runs of the search benchmark, each kept as a file: python -m benchmarks._search_runs FOLDER [--workers 2] [--seeds 20].
+"""Runs of the search benchmark, each kept as a file: python -m benchmarks._search_runs FOLDER.
 
 Stopped and started again, the command goes on with what is missing. Each run has one thread.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,9 @@ def test_a_recorded_run_is_replayed_as_it_was(number: int) -> None:
     table = pq.read_table(TABLE).to_pylist()
     rows = [row for row in table if row["run"] == number % len(recorded_runs())]
     assert [step.step for step in steps] == [row["step"] for row in rows] == list(range(41))
-    for step, row in zip(steps, rows, strict=True):
-        assert (step.cost.flops, step.cost.tokens, step.cost.device_seconds) == (
-            row["flops"], row["tokens"], row["device_seconds"]
-        )  # fmt: skip
+    seconds = accumulate((row["device_seconds"] for row in rows), max)
+    for step, row, second in zip(steps, rows, seconds, strict=True):
+        assert (step.cost.flops, step.cost.tokens, step.cost.device_seconds) == (row["flops"], row["tokens"], second)
         assert step.metrics["perf/peak_memory_gb"] == row["perf/peak_memory_gb"]
         assert step.metrics.get("filter/yield") == row["filter/yield"]
         if step.step in (5, 10, 15, 20, 30, 40):

@@ -57,7 +57,8 @@ def knotted(curve: Mapping[str, Array]) -> Array:
     rows = []
     for name in _ORDER:
         if name in COSTS:
-            rows.append(np.log(np.diff(curve[name][np.array((0, *KNOTS))])))
+            stretches = np.diff(curve[name][np.array((0, *KNOTS))])
+            rows.append(np.log(np.maximum(stretches, 1e-3 * stretches.mean())))
         else:
             rows.append(curve[name][ends])
     return np.array(rows)

@@ -59,7 +59,7 @@ def recorded_runs(path: Path = TABLE) -> tuple[Run, ...]:
         rows = np.flatnonzero(numbers == number)
         first = int(rows[0])
         steps = np.array([columns["step"][row] for row in rows])
-        curve = {name: _filled(steps, [columns[name][row] for row in rows]) for name in COLUMNS}
+        curve = {name: _filled(steps, [columns[name][row] for row in rows], rises=name in COSTS) for name in COLUMNS}
         runs.append(Run(json.loads(columns["params"][first]), columns["seed"][first], curve))
     return tuple(runs)
 
@@ -68,8 +68,11 @@ def _columns(table: Any) -> tuple[list[str], list[Any]]:
     return table.column_names, table.columns
 
 
-def _filled(steps: NDArray[np.int64], values: list[float | None]) -> Array:
-    """A column [steps + 1] with what wasn't measured at a step put on the line between its neighbours."""
+def _filled(steps: NDArray[np.int64], values: list[float | None], *, rises: bool) -> Array:
+    """A column [steps + 1] with what wasn't measured at a step put on the line between its neighbours.
+
+    What `rises` never falls: the seconds are an estimate of the processor's share, which may be corrected downwards.
+    """
     known = [(step, value) for step, value in zip(steps.tolist(), values, strict=True) if value is not None]
     at, seen = zip(*known, strict=True)
-    return np.asarray(np.interp(np.arange(STEPS + 1), at, seen))
+    return np.asarray(np.interp(np.arange(STEPS + 1), at, np.maximum.accumulate(seen) if rises else seen))

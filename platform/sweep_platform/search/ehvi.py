@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweep_platform.frontier import Goal
-from sweep_platform.hypervolume import MARGIN, hypervolume, ranks
+from sweep_platform.hypervolume import MARGIN, front, hypervolume
 from sweep_platform.search.candidates import Candidates
 from sweep_platform.search.encoding import Encoding
 from sweep_platform.search.space import Space
@@ -96,8 +96,7 @@ def weigh(space: Space, goals: Sequence[Goal], known: Sequence[Known], seed: int
 def _best(known: Sequence[Known]) -> list[Mapping[str, Any]]:
     """Params on the front of what was measured."""
     measured = [(item.params, item.losses) for item in known if item.losses is not None and not item.bad]
-    level = ranks([losses for _, losses in measured])
-    return [params for (params, _), rank in zip(measured, level, strict=True) if rank == 0]
+    return [measured[index][0] for index in front([losses for _, losses in measured])]
 
 
 class _Judge:
@@ -128,7 +127,7 @@ class _Judge:
         self._width = np.maximum(everything.max(0) - self._low, 1e-12)
         whole = [item for item, row in zip(believed.tolist(), measured, strict=True) if not row.stopped]
         scaled = [tuple(row) for row in ((np.array(whole) - self._low) / self._width).tolist()] if whole else []
-        self._front = [point for point, rank in zip(scaled, ranks(scaled), strict=True) if rank == 0]
+        self.front = [scaled[index] for index in front(scaled)]
 
     def __call__(self, candidates: Sequence[Mapping[str, Any]]) -> tuple[Array, Array]:
         """Return the expected gain in hypervolume, as a share of the front's, and the worth of each candidate."""
@@ -144,19 +143,19 @@ class _Judge:
     def _expected_gains(self, means: Array, deviations: Array) -> Array:
         goals, _ = means.shape
         reference = (MARGIN,) * goals
-        whole = hypervolume(self._front, reference)
+        whole = hypervolume(self.front, reference)
         draws = DRAWS if goals <= 2 else FEW // 4
         rng = np.random.default_rng(self._seed)
         noise = rng.standard_normal((draws // 2, goals, 1))
         sampled = means + deviations * np.concatenate((noise, -noise))
         sampled = (sampled - self._low[:, None]) / self._width[:, None]
         if goals == 2:
-            added = _added_area(np.array(sorted(set(self._front))).reshape(-1, 2), sampled, MARGIN)
+            added = _added_area(np.array(sorted(set(self.front))).reshape(-1, 2), sampled, MARGIN)
         else:
             rows = np.moveaxis(sampled, 1, -1)
             added = np.array(
                 [
-                    [hypervolume([*self._front, tuple(point)], reference) - whole for point in row]
+                    [hypervolume([*self.front, tuple(point)], reference) - whole for point in row]
                     for row in rows.tolist()
                 ]
             )

@@ -92,7 +92,7 @@ class Surrogate:
     def _of(cls, kernel: Kernel, points: Array, values: Array, noise: Array, unit: tuple[float, float]) -> Surrogate:
         from scipy.linalg import cho_solve
 
-        factor = np.linalg.cholesky(kernel(points, points) + np.diag(noise))
+        factor = np.asarray(np.linalg.cholesky(kernel(points, points) + np.diag(noise)), dtype=np.float64)
         weights = np.asarray(cho_solve((factor, True), values))
         return cls(kernel, points, values, noise, *unit, factor, weights)
 
