@@ -22,6 +22,7 @@ class Encoding:
 
     def __init__(self, space: Space) -> None:
         self._domains = space.domains
+        self._ordered = {path: is_ordered(domain) for path, domain in space.domains.items()}
 
     def __call__(self, candidates: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
         """Encode candidates, [N, coordinates] in [0, 1]."""
@@ -35,15 +36,16 @@ class Encoding:
 
     def _coordinates(self, path: str, params: Mapping[str, Any]) -> list[float]:
         domain = self._domains[path]
-        width = 1 if is_ordered(domain) else len(domain.samples())
+        ordered = self._ordered[path]
+        width = 1 if ordered else len(domain.samples())
         active = path in params
         if not active:
-            place = [_ABSENT] * width
-        elif is_ordered(domain):
-            place = [place_of(domain, params[path])]
+            found = [_ABSENT] * width
+        elif ordered:
+            found = [place_of(domain, params[path])]
         else:
-            place = [float(domain.nth(index) == params[path]) for index in range(width)]
-        return [*place, float(active)] if domain.when is not None else place
+            found = [float(domain.nth(index) == params[path]) for index in range(width)]
+        return [*found, float(active)] if domain.when is not None else found
 
 
 def is_ordered(domain: Domain) -> bool:
