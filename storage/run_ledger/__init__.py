@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from run_ledger.errors import ForeignDatabase, LedgerError, LedgerLocked, LedgerTooNew, StaleToken, SweepBusy
+from run_ledger.errors import (
+    ForeignDatabase,
+    LedgerAway,
+    LedgerError,
+    LedgerLocked,
+    LedgerTooNew,
+    StaleToken,
+    SweepBusy,
+)
 from run_ledger.records import (
     AttemptRecord,
     CostLike,
@@ -34,6 +42,7 @@ __all__ = [
     "EvaluationRecord",
     "ForeignDatabase",
     "Ledger",
+    "LedgerAway",
     "LedgerError",
     "LedgerLocked",
     "LedgerTooNew",

@@ -11,7 +11,7 @@ from sweep_platform import units
 from sweep_platform.cli.app import app, console, examples
 from sweep_platform.cli.running import AddressOption, ExecutorOption, Plain, executor_of, watched
 from sweep_platform.errors import BadInput, Fault
-from sweep_platform.home import Home, find_sweep, production_file
+from sweep_platform.home import PATIENCE_S, Home, find_sweep, production_file
 from sweep_platform.spec import load_spec
 from sweep_platform.trainers import describe_config, estimate_memory, load_trainer
 
@@ -53,7 +53,7 @@ def sweep(
 
     loaded, runner = checked(spec, overrides), executor_of(executor, address)
     home = Home.locate()
-    with home.ledger(must_exist=False) as ledger:
+    with home.ledger(must_exist=False, patience_s=PATIENCE_S) as ledger:
         sources = [find_sweep(ledger, address) for address in source or ()]
         with (
             watched(ledger, home, plain=plain) as observers,

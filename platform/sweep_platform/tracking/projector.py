@@ -45,14 +45,23 @@ class Projector:
         self._experiment = store.experiment(sweep.name)
         # A server may hold sweeps of one name from several ledgers: the creation time tells them apart.
         self._uid = f"{sweep.address} {sweep.identity[:12]} {sweep.created_at.isoformat()}"
-        self._runs = {key: RunWriter.of(store.client, run) for key, run in self._existing()}
+        self._runs: dict[int, RunWriter] = {}
+        for key, run in self._existing():
+            if key in self._runs:  # a driver that was frozen made it after another one had: it shows the same
+                store.client.delete_run(run.info.run_id)
+            else:
+                self._runs[key] = RunWriter.of(store.client, run)
         self._linked: set[int] = set()
 
     def _existing(self) -> Iterator[tuple[int, Run]]:
         token: str | None = None
         while True:
             page = self._store.client.search_runs(
-                [self._experiment], f"tags.sweep_uid = '{self._uid}'", max_results=1000, page_token=token
+                [self._experiment],
+                f"tags.sweep_uid = '{self._uid}'",
+                max_results=1000,
+                order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
+                page_token=token,
             )
             for run in page:
                 yield int(run.data.tags.get("trial", PARENT)), run
