@@ -3,11 +3,12 @@
 import itertools
 import math
 import random
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sweep_platform.hypervolume import contributions, dominates, hypervolume, order, ranks
+from sweep_platform.hypervolume import contributions, dominates, front, hypervolume, order, ranks
 
 LOSS = st.integers(0, 6).map(float)
 
@@ -67,3 +68,15 @@ def test_the_order_knows_no_scale_and_refuses_nan() -> None:
     assert order([(1.0, 1.0)] * 3) == [0, 1, 2]
     with pytest.raises(ValueError, match="not finite"):
         order([(math.nan, 1.0)])
+
+
+def test_the_front_is_rank_0_also_of_thousands() -> None:
+    rng = random.Random(5)
+    for goals in (1, 2, 3):
+        points = [tuple(round(rng.random(), 2) for _ in range(goals)) for _ in range(120)]
+        assert front(points) == [index for index, rank in enumerate(ranks(points)) if rank == 0]
+    assert front([]) == []
+    many = [(rng.random(), rng.random()) for _ in range(10_000)]
+    began = time.perf_counter()
+    assert 1 <= len(front(many)) < 40
+    assert time.perf_counter() - began < 2.0

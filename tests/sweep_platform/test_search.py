@@ -1,6 +1,8 @@
 """The searcher: every sampler, no duplicates, the same again, priors first, bad regions avoided."""
 
 import math
+import random
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -218,3 +220,32 @@ def test_a_model_finds_better_candidates_than_chance() -> None:
 
     by_sampler = {sampler: sum(best(sampler, seed) for seed in range(4)) for sampler in ("tpe", "random")}
     assert by_sampler["tpe"] > by_sampler["random"]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "ehvi"])
+def test_a_candidate_comes_fast_after_ten_thousand_trials(sampler: str) -> None:
+    space = {f"p{index}": {"float": [0.0, 1.0]} for index in range(8)} | {"a": {"choice": ["x", "y", "z"]}}
+    searchers = [Searcher(make_spec(space, sampler)) for _ in range(2)]
+    rng, trials = random.Random(0), []
+    for number in range(10_000):
+        params = searchers[0].space.uniform(number)
+        suggestion = Suggestion(number, params, params_hash(params), sampler, {})
+        trials.append(record(suggestion, values=(rng.random(), 1e9 * (1 + params["p0"]))))
+    for searcher, order in zip(searchers, (trials, reversed(trials)), strict=True):
+        for trial in order:
+            searcher.tell(trial)
+    searchers[0].ask(10_000)  # what is imported and computed once
+    began = time.process_time()
+    asked = searchers[0].ask(10_001)
+    assert time.process_time() - began < 0.5
+    searchers[1].ask(10_000)
+    assert searchers[1].ask(10_001) == asked
+
+
+def test_where_compute_is_the_budget_the_first_runs_are_short() -> None:
+    space = {"trainer.total_training_steps": {"choice": [5, 10, 20, 40]}, "c": {"float": [0.0, 1.0]}}
+    config = {"trainer": {"total_training_steps": 5}, "c": 0.0}
+    for budget, expected in (({"flops": 1e12}, {5, 10}), ({}, {5, 10, 20, 40})):
+        searcher = Searcher(make_spec(space, "ehvi", config=config, budget={"trials": 30, **budget}))
+        lengths = {searcher.ask(number).params["trainer.total_training_steps"] for number in range(20)}
+        assert lengths == expected

@@ -2,7 +2,9 @@
 
 Each objective has a Gaussian process (`surrogate`), costs on a logarithmic scale. A candidate is worth what it is
 expected to add to the hypervolume of the front (EHVI, Emmerich 2006), by sampling, times the probability that it can
-run. Where the sweep's budget is an amount of compute, that is divided by what the candidate is expected to cost.
+run. Where the sweep's budget is an amount of compute, that is divided by what the candidate is expected to cost. The
+front is what the models believe of the trials on it, so that a lucky measurement isn't chased, and the best candidates
+are refined by smaller and smaller steps.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweep_platform.frontier import Goal
-from sweep_platform.hypervolume import MARGIN, hypervolume, ranks
+from sweep_platform.hypervolume import MARGIN, front, hypervolume
+from sweep_platform.search.candidates import Candidates
 from sweep_platform.search.encoding import Encoding
-from sweep_platform.search.space import Space, params_hash
+from sweep_platform.search.space import Space
 from sweep_platform.search.surrogate import Surrogate
 
 if TYPE_CHECKING:
@@ -24,14 +27,16 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-CANDIDATES = 512
-"""Candidates that are weighed: drawn at random, and neighbours of the front."""
-NEIGHBOURS = 0.5
-"""Share of them that are neighbours."""
+CANDIDATES = 384
+"""Candidates that are weighed first: half drawn at random, half that differ from the front's in a parameter or two."""
 DRAWS = 64
 """Samples of each candidate's objectives."""
 FEW = 64
 """Candidates and draws with three or more objectives, whose hypervolume takes longer."""
+STEPS = (0.1, 0.03, 0.01)
+"""Widths of the steps by which the best candidates are refined, in the unit cube."""
+REFINED, TRIES = 4, 16
+"""How many of them are refined, and by how many steps of each width."""
 _STOPPED_NOISE = 0.5
 """Noise of what a stopped trial showed, as a share of the objective's spread: it might have risen."""
 
@@ -71,86 +76,112 @@ def weigh(space: Space, goals: Sequence[Goal], known: Sequence[Known], seed: int
         per_cost: divide by the expected cost, the first goal that is a cost.
     """
     rng = np.random.default_rng(seed)
-    encode = Encoding(space)
-    measured = [item for item in known if item.losses is not None and not item.bad]
-    losses = np.array([item.losses for item in measured])
-    level = ranks([item.losses for item in measured if item.losses is not None])
-    best = [item.params for item, rank in zip(measured, level, strict=True) if rank == 0]
+    drawn = Candidates(space, [item.params for item in known], rng)
     many = CANDIDATES if len(goals) <= 2 else FEW
-    candidates = _candidates(space, best, {params_hash(item.params) for item in known}, many, rng)
-    if not candidates:
+    found = [*drawn.at_random(many // 2), *drawn.crossed(_best(known), many // 2)]
+    if not found:
         return Weighed((), 0.0)
-    points = encode(candidates)
-    means, deviations = _predict(encode, known, measured, losses, points)
-    gains = _expected_gains(losses, means, deviations, rng)
-    worth = gains * _probability_of_running(encode, known, points)
-    cost = next((index for index, goal in enumerate(goals) if goal.is_cost), None)
-    if per_cost and cost is not None:
-        worth = worth / np.exp(means[cost] - means[cost].min())
+    judge = _Judge(space, goals, known, found, seed, per_cost=per_cost)
+    gains, worth = judge(found)
+    for width in STEPS:
+        parents = [found[index] for index in np.argsort(-worth, kind="stable")[:REFINED]]
+        near = drawn.near(parents, width, TRIES if len(goals) <= 2 else 1)
+        if near:
+            more, better = judge(near)
+            found, gains, worth = [*found, *near], np.concatenate((gains, more)), np.concatenate((worth, better))
     order = np.argsort(-worth, kind="stable")
-    return Weighed(tuple(candidates[index] for index in order), float(gains.max()))
+    return Weighed(tuple(found[index] for index in order), float(gains.max()))
 
 
-def _candidates(
-    space: Space, best: Sequence[Mapping[str, Any]], seen: set[str], many: int, rng: np.random.Generator
-) -> list[dict[str, Any]]:
-    """New candidates: some at random, some that differ from one of the best in a parameter or two."""
-    found: dict[str, dict[str, Any]] = {}
-    for index in range(many):
-        params = space.uniform(int(rng.integers(2**63)))
-        if index < many * NEIGHBOURS:
-            parent = best[int(rng.integers(len(best)))]
-            changed = {path for path in space.domains if rng.random() < 1.5 / len(space.domains)}
-            drawn = {path: params.get(path, domain.at(rng.random())) for path, domain in space.domains.items()}
-            kept = {path: value for path, value in parent.items() if path not in changed}
-            params = _walked(space, {**drawn, **kept})
-        found.setdefault(params_hash(params), params)
-    return [params for digest, params in found.items() if digest not in seen]
+def _best(known: Sequence[Known]) -> list[Mapping[str, Any]]:
+    """Params on the front of what was measured."""
+    measured = [(item.params, item.losses) for item in known if item.losses is not None and not item.bad]
+    return [measured[index][0] for index in front([losses for _, losses in measured])]
 
 
-def _walked(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the parameters that are active with them."""
-    return space.walk(lambda path, _: values[path])
+class _Judge:
+    """What candidates are worth, by models of what is known."""
+
+    def __init__(
+        self,
+        space: Space,
+        goals: Sequence[Goal],
+        known: Sequence[Known],
+        candidates: Sequence[Mapping[str, Any]],
+        seed: int,
+        *,
+        per_cost: bool,
+    ) -> None:
+        """Fit the models; the box in which hypervolume counts holds what was measured, and the candidates."""
+        self._encode, self._seed = Encoding(space), seed
+        measured = [item for item in known if item.losses is not None and not item.bad]
+        losses = np.array([item.losses for item in measured])
+        self._models = _models(self._encode, known, measured, losses)
+        self._runs = _model_of_running(self._encode, known)
+        self._cost = next((index for index, goal in enumerate(goals) if goal.is_cost and per_cost), None)
+        seen = self._encode([item.params for item in measured])
+        believed = np.array([model.predict(seen)[0] for model in self._models]).T
+        expected = np.array([model.predict(self._encode(candidates))[0] for model in self._models]).T
+        everything = np.concatenate((losses, expected))
+        self._low = everything.min(0)
+        self._width = np.maximum(everything.max(0) - self._low, 1e-12)
+        whole = [item for item, row in zip(believed.tolist(), measured, strict=True) if not row.stopped]
+        scaled = [tuple(row) for row in ((np.array(whole) - self._low) / self._width).tolist()] if whole else []
+        self.front = [scaled[index] for index in front(scaled)]
+
+    def __call__(self, candidates: Sequence[Mapping[str, Any]]) -> tuple[Array, Array]:
+        """Return the expected gain in hypervolume, as a share of the front's, and the worth of each candidate."""
+        points = self._encode(candidates)
+        predicted = [model.predict(points) for model in self._models]
+        means, deviations = np.array([mean for mean, _ in predicted]), np.array([spread for _, spread in predicted])
+        gains = self._expected_gains(means, deviations)
+        worth = gains if self._runs is None else gains * np.clip(self._runs.predict(points)[0], 0.05, 1.0)
+        if self._cost is not None:
+            worth = worth / np.exp(means[self._cost] - self._low[self._cost])
+        return gains, worth
+
+    def _expected_gains(self, means: Array, deviations: Array) -> Array:
+        goals, _ = means.shape
+        reference = (MARGIN,) * goals
+        whole = hypervolume(self.front, reference)
+        draws = DRAWS if goals <= 2 else FEW // 4
+        rng = np.random.default_rng(self._seed)
+        noise = rng.standard_normal((draws // 2, goals, 1))
+        sampled = means + deviations * np.concatenate((noise, -noise))
+        sampled = (sampled - self._low[:, None]) / self._width[:, None]
+        if goals == 2:
+            added = _added_area(np.array(sorted(set(self.front))).reshape(-1, 2), sampled, MARGIN)
+        else:
+            rows = np.moveaxis(sampled, 1, -1)
+            added = np.array(
+                [
+                    [hypervolume([*self.front, tuple(point)], reference) - whole for point in row]
+                    for row in rows.tolist()
+                ]
+            )
+        return np.asarray(added.mean(0) / (whole or 1.0))
 
 
-def _predict(
-    encode: Encoding, known: Sequence[Known], measured: Sequence[Known], losses: Array, points: Array
-) -> tuple[Array, Array]:
-    """Means and deviations [goals, candidates] of the losses, with what runs now taken as going as expected."""
+def _models(encode: Encoding, known: Sequence[Known], measured: Sequence[Known], losses: Array) -> list[Surrogate]:
+    """A model of each loss, with what runs now taken as going as expected."""
     seen = encode([item.params for item in measured])
     running = encode([item.params for item in known if item.losses is None and not item.bad])
     stopped = np.array([item.stopped for item in measured])
-    means, deviations = [], []
+    found = []
     for goal, values in enumerate(losses.T):
         noise = np.array([item.errors[goal] if item.errors else 0.0 for item in measured])
         noise = np.maximum(noise, stopped * _STOPPED_NOISE * values.std())
-        model = Surrogate.fit(seen, values, noise).believing(running)
-        mean, deviation = model.predict(points)
-        means.append(mean)
-        deviations.append(deviation)
-    return np.array(means), np.array(deviations)
+        found.append(Surrogate.fit(seen, values, noise).believing(running))
+    return found
 
 
-def _expected_gains(losses: Array, means: Array, deviations: Array, rng: np.random.Generator) -> Array:
-    """Hypervolume that each candidate is expected to add, as a share of that of the front; [candidates]."""
-    low, high = losses.min(0), losses.max(0)
-    width = np.where(high > low, high - low, 1.0)
-    front = [tuple(row) for row in ((losses - low) / width).tolist()]
-    front = [point for point, rank in zip(front, ranks(front), strict=True) if rank == 0]
-    reference = (MARGIN,) * len(low)
-    whole = hypervolume(front, reference)
-    draws = DRAWS if len(low) <= 2 else FEW // 4
-    noise = rng.standard_normal((draws // 2, *means.shape))
-    sampled = means + deviations * np.concatenate((noise, -noise))
-    sampled = (sampled - low[:, None]) / width[:, None]
-    if len(low) == 2:
-        added = _added_area(np.array(sorted(set(front))), sampled, MARGIN)
-    else:
-        rows = np.moveaxis(sampled, 1, -1)
-        added = np.array(
-            [[hypervolume([*front, tuple(point)], reference) - whole for point in draw] for draw in rows.tolist()]
-        )
-    return np.asarray(added.mean(0) / whole)
+def _model_of_running(encode: Encoding, known: Sequence[Known]) -> Surrogate | None:
+    """A model of whether a candidate can run, by those that could and could not; None if all could."""
+    told = [item for item in known if item.bad or item.losses is not None]
+    if not any(item.bad for item in told):
+        return None
+    values = np.array([float(not item.bad) for item in told])
+    return Surrogate.fit(encode([item.params for item in told]), values)
 
 
 def _added_area(front: Array, sampled: Array, edge: float) -> Array:
@@ -162,13 +193,3 @@ def _added_area(front: Array, sampled: Array, edge: float) -> Array:
     widths = np.clip(ends, None, edge) - np.maximum(first, starts)
     heights = np.minimum(tops, edge) - second
     return np.asarray((np.clip(widths, 0.0, None) * np.clip(heights, 0.0, None)).sum(-1))
-
-
-def _probability_of_running(encode: Encoding, known: Sequence[Known], points: Array) -> Array:
-    """Chance that each candidate can run, by those that could and could not; [candidates]."""
-    told = [item for item in known if item.bad or item.losses is not None]
-    if not any(item.bad for item in told):
-        return np.ones(len(points))
-    values = np.array([float(not item.bad) for item in told])
-    mean, _ = Surrogate.fit(encode([item.params for item in told]), values).predict(points)
-    return np.asarray(np.clip(mean, 0.05, 1.0))

@@ -22,6 +22,7 @@ class Encoding:
 
     def __init__(self, space: Space) -> None:
         self._domains = space.domains
+        self._ordered = {path: is_ordered(domain) for path, domain in space.domains.items()}
 
     def __call__(self, candidates: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
         """Encode candidates, [N, coordinates] in [0, 1]."""
@@ -35,18 +36,19 @@ class Encoding:
 
     def _coordinates(self, path: str, params: Mapping[str, Any]) -> list[float]:
         domain = self._domains[path]
-        width = 1 if _is_ordered(domain) else len(domain.samples())
+        ordered = self._ordered[path]
+        width = 1 if ordered else len(domain.samples())
         active = path in params
         if not active:
-            place = [_ABSENT] * width
-        elif _is_ordered(domain):
-            place = [_place(domain, params[path])]
+            found = [_ABSENT] * width
+        elif ordered:
+            found = [place_of(domain, params[path])]
         else:
-            place = [float(domain.nth(index) == params[path]) for index in range(width)]
-        return [*place, float(active)] if domain.when is not None else place
+            found = [float(domain.nth(index) == params[path]) for index in range(width)]
+        return [*found, float(active)] if domain.when is not None else found
 
 
-def _is_ordered(domain: Domain) -> bool:
+def is_ordered(domain: Domain) -> bool:
     """Whether neighbours in the domain are alike: ranges, and choices of ascending numbers."""
     if not isinstance(domain, Choice):
         return True
@@ -54,7 +56,7 @@ def _is_ordered(domain: Domain) -> bool:
     return len(numbers) == len(domain.choice) and sorted(set(numbers)) == numbers
 
 
-def _place(domain: Domain, value: Any) -> float:
+def place_of(domain: Domain, value: Any) -> float:
     """Where a value lies between the lowest, 0, and the highest, 1."""
     if isinstance(domain, Choice):
         return domain.choice.index(value) / max(1, len(domain.choice) - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -20,22 +21,49 @@ CONTEXTS = 16
 """Random candidates in which a value must be refused before it counts as impossible."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The constraints of a spec."""
+
+    bounds: tuple[MetricBound, ...]
+    """On what a trial measures, its hardware's memory included."""
+    expressions: tuple[Expression, ...]
+    """On its config."""
+
+    @classmethod
+    def of(cls, spec: SweepSpec) -> Limits:
+        """Take them from a spec."""
+        parsed = [(text, MetricBound.parse(text)) for text in spec.constraints]
+        bounds = [bound for _, bound in parsed if bound is not None]
+        if spec.hardware.memory_gb is not None:
+            bounds.append(MetricBound(PEAK_MEMORY, "<=", spec.hardware.memory_gb))
+        return cls(tuple(bounds), tuple(Expression.parse(text) for text, bound in parsed if bound is None))
+
+    def violations(self, config: Mapping[str, Any], metrics: Mapping[str, float]) -> dict[str, float]:
+        """How far each constraint is violated, by its text: more than 0 is.
+
+        Bounds are told by the distance to their limit, and only where their metric was measured; expressions by 1 or
+        -1, since they have no distance.
+
+        Args:
+            config: the trainer's config of the candidate, nested.
+            metrics: what it measured.
+        """
+        values = flatten(config)
+        found = {each.text: -1.0 if _broken(each, values) is None else 1.0 for each in self.expressions}
+        for bound in self.bounds:
+            if bound.metric in metrics:
+                found[f"{bound.metric} {bound.sign} {bound.limit:g}"] = bound.excess(metrics[bound.metric])
+        return found
+
+
 class Feasibility:
     """The limits of one sweep: its constraints, its trainer's checks, its hardware."""
 
     def __init__(self, spec: SweepSpec, trainer: Trainer) -> None:
         self._spec = spec
         self.trainer = trainer
-        self._bounds: list[MetricBound] = []
-        self._expressions: list[Expression] = []
-        for text in spec.constraints:
-            bound = MetricBound.parse(text)
-            if bound is None:
-                self._expressions.append(Expression.parse(text))
-            else:
-                self._bounds.append(bound)
-        if spec.hardware.memory_gb is not None:
-            self._bounds.append(MetricBound(PEAK_MEMORY, "<=", spec.hardware.memory_gb))
+        self._limits = Limits.of(spec)
 
     def refuse(self, params: Mapping[str, Any]) -> str | None:
         """Why a candidate can't run, or None. Loads no model and costs nothing."""
@@ -48,7 +76,7 @@ class Feasibility:
                 for detail in error.errors(include_url=False)
             )
         values = flatten(tree)
-        for expression in self._expressions:
+        for expression in self._limits.expressions:
             if (reason := _broken(expression, values)) is not None:
                 return reason
         faults = self.trainer.preflight(config, self._spec.hardware.devices)
@@ -57,7 +85,7 @@ class Feasibility:
 
     def _too_large(self, config: BaseModel) -> str | None:
         """Why a candidate won't fit into memory, by the trainer's estimate; the bound on what it then had stays."""
-        bounds = [bound for bound in self._bounds if bound.metric == PEAK_MEMORY]
+        bounds = [bound for bound in self._limits.bounds if bound.metric == PEAK_MEMORY]
         estimate = estimate_memory(self.trainer, config) if bounds else None
         if estimate is None:
             return None
@@ -91,7 +119,7 @@ class Feasibility:
 
     def violated(self, metrics: Mapping[str, float]) -> str | None:
         """Which bound a trial's metrics break, or None. A metric that is missing or NaN breaks its bound."""
-        for bound in self._bounds:
+        for bound in self._limits.bounds:
             value = metrics.get(bound.metric, math.nan)
             if not bound.holds(value):
                 return f"{bound.metric} = {value:g}, not {bound.sign} {bound.limit:g}"

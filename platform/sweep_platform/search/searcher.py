@@ -16,6 +16,7 @@ from run_ledger.records import TrialRecord, TrialState
 
 from sweep_platform.errors import PlatformError
 from sweep_platform.frontier import Goal
+from sweep_platform.hypervolume import front
 from sweep_platform.search.samplers import Told, Verdict, has_started, suggest
 from sweep_platform.search.space import Impossible, Space, params_hash
 from sweep_platform.spec import SweepSpec
@@ -28,6 +29,10 @@ MAX_REFUSED = 64
 _ATTEMPTS = {"gp": 2, "grid": 0}
 """How often a sampler is asked before the space is filled at random (gp takes half a second each time)."""
 _ATTEMPTS_OF_OTHERS = 8
+MODELLED = {"ehvi": 160, "tpe": 320, "gp": 160}
+"""Trials that a model is made from, of long sweeps: their front, and others evenly. More take long and add little."""
+LENGTHS = ("trainer.total_training_steps", "trainer.total_epochs")
+"""Paths of the trainer's config that say how long a run is, by verl's names."""
 _MODELS = ("ehvi", "tpe", "gp")
 """Samplers that begin without a model: their first candidates are labelled `<name>:startup`."""
 _FILLS = 1000
@@ -148,7 +153,7 @@ class Searcher:
 
     def expected_gain(self, number: int) -> float | None:
         """What trial `number` may add to the hypervolume, as a share; None before there is enough to model."""
-        told = [self._told[key] for key in sorted(self._told)]
+        told = self._modelled("ehvi")
         return self._weighed(number, told).gain if has_started(self.spec, told) else None
 
     def _weighed(self, number: int, told: Sequence[Told]) -> Weighed:
@@ -168,6 +173,21 @@ class Searcher:
         per_cost = bool(self.spec.budget.amounts)
         return weigh(self.space, goals, useful, self._seed(number, "ehvi"), per_cost=per_cost)
 
+    def _modelled(self, name: str) -> list[Told]:
+        """The trials that a sampler's model is made from, by number; which ones is the same in any process."""
+        told = [self._told[key] for key in sorted(self._told)]
+        limit = MODELLED.get(name, len(told))
+        if len(told) <= limit:
+            return told
+        goals = [Goal(objective.metric, objective.direction) for objective in self.spec.objectives]
+        good = [item for item in told if item.verdict is Verdict.GOOD and item.values]
+        losses = [tuple(goal.loss(v) for goal, v in zip(goals, item.values or (), strict=True)) for item in good]
+        first = {item.number for item in told if item.verdict is Verdict.PENDING}
+        first |= {good[index].number for index in front(losses)}
+        # Hashes are as good as random, and a trial that is kept mostly stays so as others come.
+        order = sorted(told, key=lambda item: (item.number not in first, item.params_hash))
+        return sorted(order[:limit], key=lambda item: item.number)
+
     def _next(self, number: int, refused: tuple[Refused, ...]) -> tuple[dict[str, Any], str, dict[str, Any]]:
         """The first candidate that is new: priors, then the sampler, then any that is left."""
         seen = {item.params_hash for item in self._told.values()}
@@ -179,8 +199,8 @@ class Searcher:
 
     def _candidates(self, number: int) -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:
         name = self.spec.sampler.name
-        told = [self._told[key] for key in sorted(self._told)]
-        tried = {item.origin for item in told}
+        told = self._modelled(name)
+        tried = {item.origin for item in self._told.values()}
         for prior in self.spec.priors:
             origin = f"prior:{prior.name}"
             if origin not in tried:
@@ -194,7 +214,7 @@ class Searcher:
                 yield params, label, {}
         for attempt in range(_ATTEMPTS.get(name, _ATTEMPTS_OF_OTHERS)):
             if name in ("qmc", "ehvi"):
-                yield self._quasi_random(number + attempt), label, {}
+                yield self._quasi_random(number + attempt, short=name == "ehvi"), label, {}
             else:
                 params, state = suggest(self.spec, self.space, told, self._seed(number, attempt), {})
                 yield params, label, state
@@ -208,14 +228,23 @@ class Searcher:
     def _possible(self, path: str, value: Any) -> bool:
         return path in self.space.domains and self.space.domains[path].contains(value)
 
-    def _quasi_random(self, index: int) -> dict[str, Any]:
-        """The `index`-th point of the sweep's scrambled Sobol sequence."""
+    def _quasi_random(self, index: int, *, short: bool) -> dict[str, Any]:
+        """The `index`-th point of the sweep's scrambled Sobol sequence.
+
+        Args:
+            index: from 0 on.
+            short: where the budget is an amount of compute, from the shorter half of lengths only: what starts a model
+                should cost little, and the model says itself when longer runs are worth it.
+        """
         from scipy.stats.qmc import Sobol
 
         engine = Sobol(len(self.space.domains), scramble=True, rng=self.spec.seed)
         if index:
             engine.fast_forward(index)
-        return self.space.at(dict(zip(self.space.domains, map(float, engine.random(1)[0]), strict=True)))
+        point = dict(zip(self.space.domains, map(float, engine.random(1)[0]), strict=True))
+        if short and self.spec.budget.amounts:
+            point |= {path: point[path] / 2 for path in LENGTHS if path in point}
+        return self.space.at(point)
 
     def _seed(self, number: int, attempt: int | str) -> int:
         """A seed of 32 bits for one attempt at one trial."""

@@ -1,23 +1,20 @@
 """A Gaussian process for one objective, with the measured noise of each observation.
 
-scikit-learn's regression with a Matérn-5/2 kernel, one length scale a coordinate. The length scales have log-normal
-priors that grow with the root of the dimension (arXiv 2402.02229), since maximum likelihood overfits a dozen of them to
-a dozen trials.
+Matérn-5/2 kernel with one length scale a coordinate, and noise beside the measured one (Rasmussen and Williams 2006,
+equations 2.25, 2.26 and 5.9). The length scales have log-normal priors that grow with the root of the dimension (arXiv
+2402.02229), since maximum likelihood overfits a dozen of them to a dozen trials.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from sklearn.gaussian_process import GaussianProcessRegressor
 
     Array = NDArray[np.float64]
 
@@ -27,15 +24,53 @@ _LENGTHS, _NOISES, _SCALES = (1e-2, 1e2), (1e-5, 1.0), (1e-2, 1e2)
 """Bounds of length scales, noise variance and signal variance, for standardised values."""
 MAX_FIT = 60
 """Steps of the optimiser of the kernel's parameters."""
+FITTED = 96
+"""Observations that the kernel's parameters are fitted to; of more, so many spread evenly over them."""
+_JITTER = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The prior covariance of standardised values."""
+
+    scale: float
+    """Variance."""
+    lengths: Array
+    """[D] length scales."""
+    noise: float
+    """Variance of the noise that isn't measured."""
+
+    def __call__(self, left: Array, right: Array) -> Array:
+        """Covariance [N, M] of the objective at points [N, D] and [M, D]."""
+        root = _SQRT5 * _distances(left / self.lengths, right / self.lengths)
+        return np.asarray(self.scale * (1 + root + root**2 / 3) * np.exp(-root))
+
+
+_SQRT5 = math.sqrt(5.0)
+
+
+def _distances(left: Array, right: Array) -> Array:
+    squares = (left**2).sum(1)[:, None] + (right**2).sum(1)[None, :] - 2 * left @ right.T
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Surrogate:
     """The model, fitted to standardised values."""
 
-    process: GaussianProcessRegressor
+    kernel: Kernel
+    points: Array
+    """[N, D]."""
+    values: Array
+    """[N], standardised."""
+    noise: Array
+    """[N] variances of the values."""
     center: float
     scale: float
+    _factor: Array
+    """Cholesky factor [N, N], lower, of the covariance of the values."""
+    _weights: Array
+    """[N]: that covariance's inverse times the values."""
 
     @classmethod
     def fit(cls, points: Array, values: Array, noise: Array | None = None) -> Surrogate:
@@ -46,61 +81,74 @@ class Surrogate:
             values: [N].
             noise: [N] known standard errors, in the unit of the values; more noise is inferred.
         """
-        from sklearn.gaussian_process import GaussianProcessRegressor
-        from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-
         center, scale = float(values.mean()), float(values.std()) or 1.0
+        standardised = (values - center) / scale
         known = np.zeros(len(values)) if noise is None else (noise / scale) ** 2
-        width = points.shape[1]
-        typical = 0.5 * math.sqrt(width)
-        kernel = ConstantKernel(1.0, _SCALES) * Matern([typical] * width, _LENGTHS, nu=2.5) + WhiteKernel(1e-2, _NOISES)
-        process = GaussianProcessRegressor(kernel, alpha=known + 1e-8, optimizer=_most_probable(math.log(typical)))
-        return cls(_fitted(process, points, (values - center) / scale), center, scale)
+        some = np.unique(np.linspace(0, len(values) - 1, min(FITTED, len(values))).round().astype(int))
+        kernel = _most_probable(points[some], standardised[some], known[some] + _JITTER)
+        return cls._of(kernel, points, standardised, known + kernel.noise + _JITTER, (center, scale))
+
+    @classmethod
+    def _of(cls, kernel: Kernel, points: Array, values: Array, noise: Array, unit: tuple[float, float]) -> Surrogate:
+        from scipy.linalg import cho_solve
+
+        factor = np.asarray(np.linalg.cholesky(kernel(points, points) + np.diag(noise)), dtype=np.float64)
+        weights = np.asarray(cho_solve((factor, True), values))
+        return cls(kernel, points, values, noise, *unit, factor, weights)
 
     def predict(self, points: Array) -> tuple[Array, Array]:
         """Return mean and standard deviation [N] of the objective itself, its noise left out."""
-        mean, deviation = self.process.predict(points, return_std=True)
-        noise = float(self.process.kernel_.k2.noise_level)
-        latent = np.sqrt(np.maximum(deviation**2 - noise, 1e-10))
-        return mean * self.scale + self.center, latent * self.scale
+        from scipy.linalg import solve_triangular
+
+        across = self.kernel(self.points, points)
+        explained = solve_triangular(self._factor, across, lower=True)
+        variance = np.maximum(self.kernel.scale - (explained**2).sum(0), 1e-10)
+        return self._weights @ across * self.scale + self.center, np.sqrt(variance) * self.scale
 
     def believing(self, points: Array) -> Surrogate:
         """The model as if its own predictions at `points` had been observed: they hold no surprise any more."""
-        from sklearn.base import clone
-
         if not len(points):
             return self
-        process = clone(self.process).set_params(kernel=self.process.kernel_, optimizer=None)
-        process.set_params(alpha=np.concatenate((self.process.alpha, np.full(len(points), 1e-8))))
-        believed = self.process.predict(points)
-        seen = np.concatenate((self.process.X_train_, points))
-        values = np.concatenate((self.process.y_train_, believed))
-        return Surrogate(_fitted(process, seen, values), self.center, self.scale)
+        believed = self._weights @ self.kernel(self.points, points)
+        return self._of(
+            self.kernel,
+            np.concatenate((self.points, points)),
+            np.concatenate((self.values, believed)),
+            np.concatenate((self.noise, np.full(len(points), self.kernel.noise + _JITTER))),
+            (self.center, self.scale),
+        )
 
 
-def _fitted(process: GaussianProcessRegressor, points: Array, values: Array) -> GaussianProcessRegressor:
-    from sklearn.exceptions import ConvergenceWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a parameter at its bound is no harm
-        return process.fit(points, values)
-
-
-def _most_probable(center: float) -> Callable[[Any, Any, Any], tuple[Any, float]]:
-    """Return an optimiser of the kernel's parameters (logarithms: signal, lengths, noise), priors included."""
+def _most_probable(points: Array, values: Array, known: Array) -> Kernel:
+    """The kernel with the largest posterior density, from a start in the middle of the priors."""
+    from scipy.linalg import cho_solve
     from scipy.optimize import minimize
 
-    def optimise(negative: Callable[..., tuple[float, Array]], start: Array, bounds: Array) -> tuple[Array, float]:
-        lengths = slice(1, len(start) - 1)
+    width, identity = points.shape[1], np.eye(len(points))
+    center = math.log(0.5 * math.sqrt(width))
+    squares = np.square(points.T[:, :, None] - points.T[:, None, :]).reshape(width, -1)
 
-        def loss(theta: Array) -> tuple[float, Array]:
-            value, slope = negative(theta, eval_gradient=True)
-            off = (theta[lengths] - center) / _SPREAD
-            slope = slope.copy()
-            slope[lengths] += off / _SPREAD
-            return float(value) + 0.5 * float(off @ off), slope
+    def loss(theta: Array) -> tuple[float, Array]:
+        """Negative log density of the logarithms (scale, lengths, noise), and its slope."""
+        scale, inverse_squares, noise = math.exp(theta[0]), np.exp(-2 * theta[1:-1]), math.exp(theta[-1])
+        root = _SQRT5 * np.sqrt(inverse_squares @ squares).reshape(identity.shape)
+        decay = scale * np.exp(-root)
+        signal = decay * (1 + root + root**2 / 3)
+        try:
+            factor = np.linalg.cholesky(signal + np.diag(known + noise))
+        except np.linalg.LinAlgError:
+            return 1e25, np.zeros(len(theta))
+        inverse = cho_solve((factor, True), identity)
+        weights = inverse @ values
+        pull = np.outer(weights, weights) - inverse
+        off = (theta[1:-1] - center) / _SPREAD
+        by_length = squares @ (pull * decay * (1 + root)).ravel() * inverse_squares * (5 / 6)
+        slope = -np.concatenate(([0.5 * (pull * signal).sum()], by_length, [0.5 * noise * np.trace(pull)]))
+        slope[1:-1] += off / _SPREAD
+        fit = 0.5 * values @ weights + np.log(np.diag(factor)).sum()
+        return float(fit + 0.5 * off @ off), slope
 
-        found = minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B", options={"maxiter": MAX_FIT})
-        return found.x, float(found.fun)
-
-    return optimise
+    start = np.array([0.0, *[center] * width, math.log(1e-2)])
+    bounds = np.log([_SCALES, *[_LENGTHS] * width, _NOISES])
+    theta = minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B", options={"maxiter": MAX_FIT}).x
+    return Kernel(math.exp(theta[0]), np.exp(theta[1:-1]), math.exp(theta[-1]))

@@ -62,16 +62,27 @@ class Prior(Part):
     """What the prior says about paths that this sweep doesn't search."""
 
 
+STARTUP = 6
+"""Candidates that models need before they say more than chance."""
+
+
 class SamplerSpec(Part):
     """Who suggests candidates."""
 
     name: Literal["ehvi", "tpe", "gp", "nsga2", "random", "qmc", "grid"] = "tpe"
     """ehvi, tpe and gp model what was seen, nsga2 evolves it; random, qmc and grid (finite spaces) don't look. ehvi is
     our own (`sweep_platform.search.ehvi`): it knows the noise of each result and what a candidate will cost."""
-    n_startup: Count = 6
-    """ehvi, tpe, gp: candidates drawn without a model before it is used; priors count."""
+    n_startup: Count = STARTUP
+    """ehvi, tpe, gp: candidates drawn without a model before it is used; priors count. ehvi needs 3 by default: each
+    costs a trial, and its models know what they don't know."""
     population: Annotated[int, Field(ge=2, strict=True)] = 8
     """nsga2: candidates in one generation."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_for_ehvi(cls, values: Any) -> Any:
+        ehvi = isinstance(values, dict) and values.get("name") == "ehvi"
+        return {"n_startup": 3, **values} if ehvi else values
 
 
 class Budget(Part):
@@ -218,11 +229,16 @@ class SweepSpec(Part):
     @property
     def notes(self) -> list[str]:
         """What a user should know about the spec although nothing is wrong with it."""
-        return [
+        told = [
             f"priors.{prior.name}: {path} is not searched; its value {value!r} is not used"
             for prior in self.priors
             for path, value in prior.ignored.items()
         ]
+        cores = self.hardware.cores or available_cores()
+        if self.budget.concurrency > cores:
+            at_once = f"budget.concurrency: {self.budget.concurrency} trials at once"
+            told.append(f"{at_once} share {cores} core{'s' if cores > 1 else ''} here, and will wait for one another")
+        return told
 
     def trial_config(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The trainer's config of one trial, nested and plain: the base with `params` set.
