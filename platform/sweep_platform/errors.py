@@ -30,7 +30,9 @@ class Fault:
     """The next step, in the imperative."""
 
     def __str__(self) -> str:
-        return f"{self.where}: got {self.got}; need {self.need}; {self.do}"
+        """One line, whatever is in a key or a value."""
+        text = f"{self.where}: got {self.got}; need {self.need}; {self.do}"
+        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def one_line(error: BaseException, limit: int | None = None) -> str:

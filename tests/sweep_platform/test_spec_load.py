@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sweep_platform.errors import BadInput
 from sweep_platform.spec import SweepSpec, check_spec, load_spec
@@ -350,6 +350,7 @@ ANYTHING = st.recursive(
 
 @settings(max_examples=30, deadline=None)
 @given(place=st.sampled_from(places(WRITTEN)), value=ANYTHING)
+@example(place=("config", "algorithm", "filter_groups"), value={"\n": None})
 def test_any_change_of_a_spec_loads_or_is_a_fault(place: tuple[Any, ...], value: Any) -> None:
     tree = copy.deepcopy(WRITTEN)
     node = tree

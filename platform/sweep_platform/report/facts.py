@@ -151,7 +151,7 @@ def values(found: Frontier, names: Mapping[str, str]) -> Table | None:
 def shown(point: Point) -> list[str]:
     """A point's values with their errors."""
     return [
-        units.metric(goal.metric, value) if error is None else units.accuracy(value, error)
+        units.metric(goal.metric, value, error)
         for goal, value, error in zip(point.goals, point.values, point.errors, strict=True)
     ]
 

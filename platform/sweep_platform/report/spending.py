@@ -111,7 +111,7 @@ def _objective(goal: Goal, default: Point, best: Point, index: int) -> tuple[str
     cells = []
     for point in (default, best):
         error, value = point.errors[index], point.values[index]
-        cells.append(units.metric(goal.metric, value) if error is None else units.accuracy(value, error))
+        cells.append(units.metric(goal.metric, value, error))
     before, after = default.values[index], best.values[index]
     if goal.is_cost:
         return (title(goal.metric), *cells, _factor(before, after))
