@@ -113,7 +113,8 @@ def test_each_section_has_its_facts(hostile: Path) -> None:
         "40.0%",
         "800 tokens",
         "+0.280 ± 0.028",
-        "not recorded",
+        "share of the device's peak, generating 12.5%",
+        "peak memory not recorded",
         "10 trials, 10 k tokens in all. Of those generated for training, 50% were trained on.",
     ):
         assert words in told, words
