@@ -97,7 +97,7 @@ class ProcessorIdle:
 
 
 class AcceleratorIdle:
-    """Of an accelerator, by its driver's utilisation, seen now and then by a thread that lives as long as the process."""
+    """Of an accelerator, by its driver's utilisation; a thread looks at it now and then, to the end of the process."""
 
     def __init__(self, utilisation: Callable[[], float]) -> None:
         """Start to look.
