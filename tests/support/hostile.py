@@ -9,7 +9,7 @@ from run_ledger import CostRecord, EvaluationRecord, Ledger, SweepRecord
 from sweep_platform.search import params_hash
 from toybox.sweeps import toy_spec
 
-HACK = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>{{ 7 * 7 }}"
+HACK = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>{{ 7654321 * 7 }}"
 TRIALS = 10
 _ACCOUNT = {"trained": 400.0, "masked": 20.0, "filtered": 300.0, "surplus": 80.0, "evaluation": 200.0}
 
