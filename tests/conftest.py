@@ -1,8 +1,15 @@
-"""Puts `tests/support` on the path and keeps numeric libraries to one thread, in processes that tests start too."""
+"""Puts `tests/support` on the path, keeps numeric libraries to one thread, in processes that tests start too, and has a
+ledger in an empty home.
+"""
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+from run_ledger import Ledger
+from sweep_platform.home import Home
 
 SUPPORT = str(Path(__file__).parent / "support")
 
@@ -12,3 +19,14 @@ if SUPPORT not in sys.path:
 # On two cores, two processes of two threads each wait for one another more than they compute.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+@pytest.fixture
+def ledger(home: Home) -> Iterator[Ledger]:
+    with Ledger.open(home.ledger_url) as ledger:
+        yield ledger

@@ -170,9 +170,7 @@ def _problem_draws(goals: Sequence[Goal], runs: Sequence[Sequence[Run]], rng: np
 def _common_problems(goal: Goal, runs: Sequence[Run]) -> list[tuple[str, str]]:
     """The problems that an accuracy is the mean over, if all runs were evaluated on the same; else none."""
     match = _ACCURACY.fullmatch(goal.metric)
-    if match is None:
-        return []
-    if not runs:
+    if match is None or not runs:
         return []
     told = [{problem for problem in run.shares if match[1] in (None, problem[0])} for run in runs]
     return sorted(told[0]) if all(found == told[0] for found in told) else []

@@ -46,17 +46,6 @@ def executor(request: pytest.FixtureRequest) -> Executor:
     return make_executor(request.param)
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
-@pytest.fixture
-def ledger(home: Home) -> Iterator[Ledger]:
-    with Ledger.open(home.ledger_url) as ledger:
-        yield ledger
-
-
 def repeatable(ledger: Ledger, trial: TrialRecord) -> dict[str, Any]:
     """Everything about a trial that must not depend on where it ran."""
 

@@ -9,7 +9,7 @@ from run_ledger import CostRecord, EvaluationRecord, Ledger, SweepRecord
 from sweep_platform.search import params_hash
 from toybox.sweeps import toy_spec
 
-HACK = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>{{ 7 * 7 }}"
+HACK = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>{{ 7654321 * 7 }}"
 TRIALS = 10
 _ACCOUNT = {"trained": 400.0, "masked": 20.0, "filtered": 300.0, "surplus": 80.0, "evaluation": 200.0}
 
@@ -37,7 +37,8 @@ def hostile_sweep(ledger: Ledger, name: str = "toy") -> SweepRecord:
         )
         attempt = ledger.start_attempt(lease, trial.id, host="here", pid=1)
         values = 0.3 + 0.04 * number, 1e9 * (1 + number % 8)
-        metrics = {"val/accuracy": values[0], "val/accuracy_se": 0.02, "perf/throughput": 900.0, "filter/rounds": 2.0}
+        metrics = {"val/accuracy": values[0], "val/accuracy_se": 0.02, "perf/throughput": 900.0, "perf/mfu/gen": 0.125}
+        metrics["filter/rounds"] = 2.0
         account = {f"tokens_total/{part}": count for part, count in _ACCOUNT.items()}
         ledger.record_step(
             attempt,

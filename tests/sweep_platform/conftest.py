@@ -1,14 +1,11 @@
-"""A ledger in an empty home, and the command line with one MLflow database for all tests."""
+"""The command line, with one MLflow database for all tests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from run_ledger import Ledger
 from shell import TOY, Shell
-from sweep_platform.home import Home
 
 
 @pytest.fixture(scope="session")
@@ -24,14 +21,3 @@ def platform(tmp_path: Path, mlflow_database: Path, monkeypatch: pytest.MonkeyPa
     (folder / "toy.yaml").write_text(TOY)
     monkeypatch.chdir(folder)
     return Shell(tmp_path / "home", mlflow_database)
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
-@pytest.fixture
-def ledger(home: Home) -> Iterator[Ledger]:
-    with Ledger.open(home.ledger_url) as ledger:
-        yield ledger

@@ -91,7 +91,7 @@ def test_it_holds_all_it_needs_and_runs_nothing_else(hostile: Path) -> None:
 
 def test_what_users_wrote_is_shown_and_never_markup(hostile: Path) -> None:
     page = Page(hostile.read_text())
-    assert "49" not in re.findall(r"\{\{|\}\}|49", page.text), "no template in a template"
+    assert str(7654321 * 7) not in page.text, "a template in a template isn't filled"
     assert page.text.count(HACK) > 10, "in tables, reasons, answers, names"
     for attrs, script in page.scripts:
         if attrs.get("type") == "application/json":
@@ -113,7 +113,8 @@ def test_each_section_has_its_facts(hostile: Path) -> None:
         "40.0%",
         "800 tokens",
         "+0.280 ± 0.028",
-        "not recorded",
+        "share of the device's peak, generating 12.5%",
+        "peak memory not recorded",
         "10 trials, 10 k tokens in all. Of those generated for training, 50% were trained on.",
     ):
         assert words in told, words

@@ -32,7 +32,7 @@ def measured_peak(device: torch.device, dtype: torch.dtype, threads: int) -> flo
     size = PEAK_SIZE.get(device.type, PEAK_SIZE["cuda"])
     left = torch.ones(size, size, device=device, dtype=dtype)
     best = 0.0
-    for _ in range(PEAK_RUNS + 1):  # the first one warms up, and is never the fastest
+    for _ in range(PEAK_RUNS):
         _synchronise(device)
         start = time.perf_counter()
         torch.mm(left, left)
@@ -97,7 +97,7 @@ class ProcessorIdle:
 
 
 class AcceleratorIdle:
-    """Of an accelerator, by its driver's utilisation, looked at now and then from a thread."""
+    """Of an accelerator, by its driver's utilisation; a thread looks at it now and then, to the end of the process."""
 
     def __init__(self, utilisation: Callable[[], float]) -> None:
         """Start to look.
@@ -128,10 +128,17 @@ class AcceleratorIdle:
 
 
 def idle_watch(device: torch.device) -> IdleWatch:
-    """Return what watches a device."""
-    if device.type == "cuda":
-        return AcceleratorIdle(lambda: float(torch.cuda.utilization(device)))
-    return ProcessorIdle(torch.get_num_threads())
+    """Return what watches a device from now on; all runs of a process share an accelerator's."""
+    if device.type != "cuda":
+        return ProcessorIdle(torch.get_num_threads())
+    watch = _accelerator_watch(device)
+    watch.take()  # what was before
+    return watch
+
+
+@lru_cache
+def _accelerator_watch(device: torch.device) -> AcceleratorIdle:
+    return AcceleratorIdle(lambda: float(torch.cuda.utilization(device)))
 
 
 def _synchronise(device: torch.device) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -73,7 +72,7 @@ def _share(trial: TrialRecord | None, part: str) -> str:
     return f"{trial.metrics.get(_TOTAL + part, 0.0) / total:.1%}"
 
 
-_ASKED = ("sampling rounds an update", "throughput", "device utilisation", "peak memory")
+_ASKED = ("sampling rounds an update", "throughput", "share of the device's peak, generating", "peak memory")
 """Figures that are told to be missing."""
 
 
@@ -103,7 +102,7 @@ def before_and_after(ledger: Ledger, trials: Sequence[TrialRecord], default: Poi
     ]
     if default.runs != best.runs:
         same += f"Not alike: {runs[0]}, {runs[1]}; what isn't confirmed was run once, on the search's own problems. "
-    note = f"{same}Sampling, throughput and cut responses are means over a run's updates, memory is the peak."
+    note = f"{same}Sampling, throughput, shares and cut responses are means over a run's updates, memory is the peak."
     return Table(head, tuple(rows), note)
 
 
@@ -124,7 +123,7 @@ def _factor(before: float | None, after: float | None) -> str:
 
 
 def _points(before: float | None, after: float | None) -> str:
-    return "" if before is None or after is None else f"{100 * (after - before):+.1f} points"
+    return "" if before is None or after is None else f"{round(100 * (after - before), 1) or 0.0:+.1f} points"
 
 
 def _mean(metric: str, show: Callable[[float], str]) -> Cells:
@@ -153,12 +152,6 @@ def _peak(metric: str) -> Cells:
     return cells
 
 
-def _utilisation(trial: TrialRecord, steps: Sequence[ObservationRecord]) -> tuple[str, float | None]:
-    """The mean of whatever share of the device a trainer reports as used."""
-    names = sorted({name for step in steps for name in step.metrics if re.fullmatch(r"perf/.*(util|mfu).*", name)})
-    return _mean(names[0], "{:.0%}".format)(trial, steps) if names else ("not recorded", None)
-
-
 def _updates(trial: TrialRecord, steps: Sequence[ObservationRecord]) -> tuple[str, float | None]:
     return str(trial.total_steps), float(trial.total_steps)
 
@@ -170,7 +163,9 @@ _FIGURES: dict[str, Cells] = {
     "groups kept by the filter": _mean("filter/yield", "{:.0%}".format),
     "responses cut at the limit": _mean("response_length/clip_ratio", "{:.1%}".format),
     "throughput": _mean("perf/throughput", lambda value: units.si(value, "tokens/s")),
-    "device utilisation": _utilisation,
+    "share of the device's peak, generating": _mean("perf/mfu/gen", "{:.1%}".format),
+    "share of the device's peak, updating": _mean("perf/mfu/update_actor", "{:.1%}".format),
+    "device idle": _mean("perf/idle_share", "{:.0%}".format),
     "peak memory": _peak("perf/peak_memory_gb"),
     **{name: _cost(metric.removeprefix("cost/")) for name, metric in _COSTS.items()},
 }
