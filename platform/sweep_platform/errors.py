@@ -1,6 +1,7 @@
 """Every error a user can meet, as one tree, and the exit code that each ends the command with.
 
 PlatformError                 1
+├── LedgerLost                1   the ledger stopped answering, or can't be written any more; the same command resumes
 ├── BadInput                  2   faults in a spec, a config, a data file or an argument: all at once
 ├── LedgerRefused             2   a locked, foreign or newer database; a sweep that another driver runs
 ├── SweepChanged              2   the spec differs from the one that the stored trials were run with
@@ -51,6 +52,10 @@ class LedgerRefused(PlatformError):
     """The ledger can't be opened or written: locked, not ours, too new, or another driver holds the sweep."""
 
     exit_code = 2
+
+
+class LedgerLost(PlatformError):
+    """The ledger could be used and then couldn't: a server that is gone, a disk. What was recorded stays recorded."""
 
 
 class SweepChanged(PlatformError):

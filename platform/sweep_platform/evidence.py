@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweep_platform.frontier import COMPLETE, Goal, Judged, goals, points
+from sweep_platform.frontier import COMPLETE, Frontier, Goal, Judged, goals, points
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +38,8 @@ class Run:
     """One an objective."""
     shares: Shares
     """Of each problem it was evaluated on; empty where it isn't known."""
+    errors: tuple[float | None, ...] = ()
+    """Standard error of each value, as the trial told it; used only where the shares aren't known."""
 
 
 def shares_of(samples: Iterable[EvaluationRecord]) -> dict[tuple[str, str], float]:
@@ -83,7 +85,7 @@ def judge_trials(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecor
     Returns:
         (what is known of each, whether confirming runs say it).
     """
-    complete = {point.number for point in points(sweep, trials)}
+    wanted, complete = goals(sweep), {point.number for point in points(sweep, trials)}
     candidates = {trial.params_hash: trial.number for trial in trials if trial.replicate == 0}
     again = [trial for trial in trials if trial.replicate > 0 and trial.state == COMPLETE]
     confirming = [trial for trial in again if candidates[trial.params_hash] in complete]
@@ -91,8 +93,25 @@ def judge_trials(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecor
     for trial in confirming or [trial for trial in trials if trial.number in complete]:
         if trial.values is not None:
             shares = shares_of(ledger.evaluations(trial.id))
-            runs[candidates[trial.params_hash]].append(Run(trial.values, shares))
-    return (judge(goals(sweep), runs) if runs else []), bool(confirming)
+            errors = tuple(trial.metrics.get(f"{goal.metric}_se") for goal in wanted)
+            runs[candidates[trial.params_hash]].append(Run(trial.values, shares, errors))
+    return (judge(wanted, runs) if runs else []), bool(confirming)
+
+
+def judged_frontier(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecord] | None = None) -> Frontier:
+    """Compare a sweep's candidates, by their confirming runs where there are any, with what the bootstrap says.
+
+    Args:
+        ledger: Where the sweep is.
+        sweep: The sweep.
+        trials: All of its trials; None reads them.
+
+    Raises:
+        NoFeasibleTrial: no trial is complete.
+    """
+    trials = ledger.trials(sweep.id) if trials is None else trials
+    judged, confirmed = judge_trials(ledger, sweep, trials)
+    return Frontier.of(sweep, trials, judged, confirmed=confirmed)
 
 
 def told_apart(goals: Sequence[Goal], one: Judged, other: Judged, z: float) -> bool:
@@ -124,17 +143,27 @@ def _run_draws(goals: Sequence[Goal], runs: Sequence[Run], rng: np.random.Genera
 
 
 def _problem_draws(goals: Sequence[Goal], runs: Sequence[Sequence[Run]], rng: np.random.Generator) -> Array:
-    """What another choice of problems would add to each mean, [candidates, objectives, DRAWS]."""
+    """What another choice of problems would add to each mean, [candidates, objectives, DRAWS].
+
+    A candidate whose answers aren't known, since another system trained it, has an error of its own instead.
+    """
     import numpy as np
 
     added = np.zeros((len(runs), len(goals), DRAWS))
+    answered = [place for place, of_one in enumerate(runs) if all(run.shares for run in of_one)]
     for index, goal in enumerate(goals):
-        problems = _common_problems(goal, [run for of_one in runs for run in of_one])
+        problems = _common_problems(goal, [run for place in answered for run in runs[place]])
         if problems:
-            shares = np.array([np.mean([[run.shares[p] for p in problems] for run in of_one], 0) for of_one in runs])
+            shares = np.array(
+                [np.mean([[r.shares[p] for p in problems] for r in runs[place]], 0) for place in answered]
+            )
             even = np.full(len(problems), 1 / len(problems))
             weights = rng.multinomial(len(problems), even, size=DRAWS) / len(problems)
-            added[:, index] = shares @ weights.T - shares.mean(1, keepdims=True)
+            added[answered, index] = shares @ weights.T - shares.mean(1, keepdims=True)
+        for place in set(range(len(runs))) - set(answered):
+            run, *others = runs[place]
+            if not others and run.errors:  # the spread of several runs tells the noise by itself
+                added[place, index] = rng.standard_normal(DRAWS) * (run.errors[index] or 0.0)
     return added
 
 
@@ -142,6 +171,8 @@ def _common_problems(goal: Goal, runs: Sequence[Run]) -> list[tuple[str, str]]:
     """The problems that an accuracy is the mean over, if all runs were evaluated on the same; else none."""
     match = _ACCURACY.fullmatch(goal.metric)
     if match is None:
+        return []
+    if not runs:
         return []
     told = [{problem for problem in run.shares if match[1] in (None, problem[0])} for run in runs]
     return sorted(told[0]) if all(found == told[0] for found in told) else []

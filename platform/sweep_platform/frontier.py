@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from run_ledger import SweepRecord, TrialRecord
 
 COMPLETE = "complete"
+IMPORTED = "imported:"
+"""Begins the origin of a trial that another system trained."""
 CURRENCIES = ("flops", "tokens", "device_seconds")
 
 
@@ -70,6 +72,11 @@ class Point:
     """That nothing else dominates it, by the bootstrap; None where nobody asked."""
     covariance: tuple[tuple[float, ...], ...] = ()
     """Of the values, where there are confirming runs."""
+
+    @property
+    def imported(self) -> bool:
+        """Whether another system trained it."""
+        return self.origin.startswith(IMPORTED)
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -127,7 +134,14 @@ def points(sweep: SweepRecord, trials: Iterable[TrialRecord]) -> list[Point]:
         and trial.step >= trial.total_steps
         and trial.values is not None
         and all(math.isfinite(value) for value in trial.values)
+        and (not trial.origin.startswith(IMPORTED) or _is_comparable(trial, wanted))
     ]
+
+
+def _is_comparable(trial: TrialRecord, wanted: Sequence[Goal]) -> bool:
+    """Whether an imported result says what our own say: what it cost, and how sure every other objective is."""
+    costs = any(getattr(trial.cost, name) for name in CURRENCIES)
+    return costs and all(goal.is_cost or _error(trial, goal) is not None for goal in wanted)
 
 
 def _error(trial: TrialRecord, goal: Goal) -> float | None:

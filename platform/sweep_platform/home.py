@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep_platform.errors import BadInput, Fault, LedgerRefused
+from sweep_platform.errors import BadInput, Fault, LedgerLost, LedgerRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from run_ledger import Ledger, SweepRecord
+
+
+PATIENCE_S = 60.0
+"""Seconds for which commands that train wait for their ledger: a server restarts in less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +55,37 @@ class Home:
         return self.root / "runs" / name
 
     @contextmanager
-    def ledger(self, *, must_exist: bool = True) -> Iterator[Ledger]:
+    def ledger(self, *, must_exist: bool = True, patience_s: float = 0.0) -> Iterator[Ledger]:
         """Open the ledger.
 
+        Args:
+            must_exist: refuse to make one.
+            patience_s: seconds to wait for a database that goes away, or that another process locks, meanwhile.
+
         Raises:
-            LedgerRefused: there is none yet (with `must_exist`), or it can't be used.
+            LedgerRefused: there is none yet (with `must_exist`), it can't be used, or another driver has the sweep.
+            LedgerLost: it could be used, and then couldn't.
         """
-        from run_ledger import Ledger, LedgerError
+        from run_ledger import Ledger, LedgerAway, LedgerError, LedgerLocked
 
         url = self.ledger_url
         path = Path(url.removeprefix("sqlite:///"))
         if must_exist and url.startswith("sqlite:///") and not path.exists():
             raise LedgerRefused(f"ledger: got no file {path}; need one; run a sweep first, or set PLATFORM_HOME")
+        opened = False
         try:
-            with Ledger.open(url) as ledger:
+            with Ledger.open(url, patience_s=patience_s) as ledger:
+                opened = True
                 yield ledger
+        except (LedgerAway, LedgerLocked) as error:
+            raise (LedgerLost if opened else LedgerRefused)(f"ledger: {error}") from error
         except LedgerError as error:
             raise LedgerRefused(f"ledger: {error}") from error
+
+
+def production_file(address: str) -> Path:
+    """Where a sweep's chosen config goes unless the user says otherwise: not to the spec's own name."""
+    return Path("production") / f"{address.partition('@')[0]}.yaml"
 
 
 def find_sweep(ledger: Ledger, address: str) -> SweepRecord:

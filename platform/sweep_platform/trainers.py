@@ -87,12 +87,20 @@ class StepMetrics(Protocol):
     def final(self) -> bool: ...
 
 
+class MemoryEstimate(Protocol):
+    """What a run is expected to need at its peak; `str` of it says what for."""
+
+    @property
+    def total_gb(self) -> float: ...
+
+
 class Trainer(Protocol):
     """A module that trains: `dapo.trainer` documents each member.
 
     Where its config has a section `trainer` with `default_local_dir` (a folder for one run) and `num_threads`, the
     driver sets them. What it may have besides: `HELD_OUT` (see `held_out`) and the members of `DataTrainer`.
-    A function `describe(config) -> str` is optional too; `platform validate` shows what it says.
+    A function `describe(config) -> str` is optional too; `platform validate` shows what it says. So is
+    `estimate_memory(config) -> MemoryEstimate | None`, for limits on memory that hold before a candidate is trained.
     """
 
     Config: type[BaseModel]
@@ -235,6 +243,12 @@ def describe_config(trainer: Trainer, config: Mapping[str, Any]) -> str:
     """What a trainer says of a valid config in one line, where it has a `describe`; or an empty string."""
     describe: Callable[[BaseModel], str] | None = getattr(trainer, "describe", None)
     return "" if describe is None else describe(trainer.Config.model_validate(config))
+
+
+def estimate_memory(trainer: Trainer, config: BaseModel) -> MemoryEstimate | None:
+    """What a run of `config` is expected to need of one device's memory; None where the trainer can't tell."""
+    estimate: Callable[[BaseModel], MemoryEstimate | None] | None = getattr(trainer, "estimate_memory", None)
+    return None if estimate is None else estimate(config)
 
 
 def load_trainer(name: str) -> Trainer:

@@ -35,6 +35,13 @@ def sampling(metrics: Mapping[str, float]) -> str:
     return f" ({', '.join(told)})" if told else ""
 
 
+def amount(key: str, value: float) -> str:
+    """A limit of a budget, by its key there."""
+    if key == "trials":
+        return count(int(value), "trial")
+    return duration(value) if key == "wall_clock" else metric(f"cost/{key}", value)
+
+
 def count(number: int, noun: str) -> str:
     """1 trial, 2 trials."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

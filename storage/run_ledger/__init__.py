@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from run_ledger.errors import ForeignDatabase, LedgerError, LedgerLocked, LedgerTooNew, StaleToken, SweepBusy
+from run_ledger.errors import (
+    ForeignDatabase,
+    LedgerAway,
+    LedgerError,
+    LedgerLocked,
+    LedgerTooNew,
+    StaleToken,
+    SweepBusy,
+)
 from run_ledger.records import (
     AttemptRecord,
     CostLike,
@@ -16,6 +24,7 @@ from run_ledger.records import (
     EvaluationRecord,
     ObservationRecord,
     PromotionRecord,
+    ResultRecord,
     SampleLike,
     SweepRecord,
     TrialRecord,
@@ -33,11 +42,13 @@ __all__ = [
     "EvaluationRecord",
     "ForeignDatabase",
     "Ledger",
+    "LedgerAway",
     "LedgerError",
     "LedgerLocked",
     "LedgerTooNew",
     "ObservationRecord",
     "PromotionRecord",
+    "ResultRecord",
     "SampleLike",
     "StaleToken",
     "SweepBusy",

@@ -6,13 +6,15 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import DataError, DBAPIError, StatementError
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError, StatementError
 from sqlalchemy.orm import Session
 
-from run_ledger.errors import LedgerError, LedgerLocked
+from run_ledger.errors import LedgerAway, LedgerError, LedgerLocked
 from run_ledger.migrate import HEAD, create_file, migrate, version
 from run_ledger.place import check_file, parse
 
@@ -22,6 +24,27 @@ _ADVISORY_LOCK = 0x52554E4C
 """Key of what excludes other processes where PostgreSQL's row locks can't: migrations, and a new sweep's version."""
 _LOCK_NOT_AVAILABLE = "55P03"
 """PostgreSQL's SQLSTATE after `lock_timeout`."""
+_PASSING = ("08", "40", "57P", "25P03", "53300")
+"""How SQLSTATEs begin of what may go well a moment later: https://www.postgresql.org/docs/current/errcodes-appendix.html.
+Broken connections, rollbacks, shutdowns, a transaction that stood still for too long, too many connections."""
+_IDLE_MS = 60_000
+"""Milliseconds after which PostgreSQL ends a transaction that stands still: its process is frozen, and others wait."""
+_UNREACHABLE: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
+"""Has libpq notice within half a minute that a server is gone; by itself it would take hours.
+https://www.postgresql.org/docs/current/libpq-connect.html"""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a transaction is."""
+
+    committing: bool = False
 
 
 class Database:
@@ -79,14 +102,16 @@ class Database:
 
     @contextmanager
     def _transaction(self, alone: bool) -> Iterator[Connection]:
-        with self._told(), self._engine.connect() as connection:
+        with self._told() as progress, self._engine.connect() as connection:
             if self._sqlite:  # the write lock at once: two that read first and write then would deadlock
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             else:
-                connection.execute(text(f"SET LOCAL lock_timeout = {self._busy_ms}"))
+                limits = f"lock_timeout = {self._busy_ms}; SET LOCAL idle_in_transaction_session_timeout = {_IDLE_MS}"
+                connection.exec_driver_sql(f"SET LOCAL {limits}")
                 if alone:
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})"))
             yield connection
+            progress.committing = True
             connection.commit()
 
     def _bring_up_to_date(self) -> None:
@@ -111,31 +136,45 @@ class Database:
         return engine
 
     def _postgresql_engine(self) -> Engine:
-        return create_engine(self._url, pool_pre_ping=True, json_serializer=_dump)
+        arguments = {name: value for name, value in _UNREACHABLE.items() if name not in self._url.query}
+        return create_engine(self._url, connect_args=arguments, pool_pre_ping=True, json_serializer=_dump)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _told(self) -> Iterator[_Progress]:
         """Turn what the driver raises into the ledger's errors."""
+        progress = _Progress()
         try:
-            yield
+            yield progress
         except (DataError, OverflowError) as error:  # PostgreSQL's and SQLite's
             raise _unstorable(" ".join(str(getattr(error, "orig", error)).split())) from error
         except DBAPIError as error:
-            raise self._explained(error) from error
+            raise self._explained(error, progress) from error
         except StatementError as error:
             if isinstance(error.orig, LedgerError):  # from `_dump`
                 raise error.orig from error
             raise
 
-    def _explained(self, error: DBAPIError) -> LedgerError:
+    def _explained(self, error: DBAPIError, progress: _Progress) -> LedgerError:
         cause = error.orig
         place = self._url.render_as_string(hide_password=True)
+        state = getattr(cause, "sqlstate", None)
         busy = getattr(cause, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-        if busy or getattr(cause, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+        if busy or state == _LOCK_NOT_AVAILABLE:
             got = f"{place}, locked by another process for {self._busy_ms / 1000:g} s"
             return LedgerLocked(got, "its turn to write", "wait for that process or end it, then try again")
         said = " ".join(str(cause).split()) or type(cause).__name__
-        return LedgerError(f"{place} ({said})", "a database that answers, whole and writable", "check it and try again")
+        return LedgerAway(
+            f"{place} ({said})",
+            "a database that answers, whole and writable",
+            "check it and try again",
+            passing=not self._sqlite and (error.connection_invalidated or _passing(state, error)),
+            unsure=progress.committing,
+        )
+
+
+def _passing(state: str | None, error: DBAPIError) -> bool:
+    """Whether PostgreSQL's error may be gone a moment later; without a code, no server was reached."""
+    return isinstance(error, OperationalError) if state is None else state.startswith(_PASSING)
 
 
 def _dump(value: object) -> str:

@@ -2,6 +2,7 @@
 
 LedgerError              a ledger that can't be reached, a URL that isn't supported, a call out of order
 ├── ForeignDatabase      the place holds something else; it was left untouched
+├── LedgerAway           the database stopped answering, or can't be read or written
 ├── LedgerLocked         another process holds the database for longer than the timeout
 ├── LedgerTooNew         written by a later version of this package
 ├── SweepBusy            another driver holds the sweep
@@ -26,6 +27,17 @@ class LedgerError(Exception):
 
 class ForeignDatabase(LedgerError):
     """What lies there is not a ledger. It was left untouched."""
+
+
+class LedgerAway(LedgerError):
+    """The database stopped answering, or can't be read or written."""
+
+    def __init__(self, got: str, need: str, do: str, *, passing: bool, unsure: bool) -> None:
+        super().__init__(got, need, do)
+        self.passing = passing
+        """It may come back: a server that was restarted, a connection that broke."""
+        self.unsure = unsure
+        """The commit was on its way, so it may have been recorded."""
 
 
 class LedgerLocked(LedgerError):

@@ -61,8 +61,7 @@ def acquire(session: Session, sweep_id: int, holder: str, ttl_s: float) -> Drive
     if row.held and row.expires_at > now() and not surely_gone(row.pid_scope, row.pid, row.process_started):
         sweep = rows.sweep(session.get_one(Sweep, sweep_id))
         raise SweepBusy(
-            f"sweep {sweep.address}, which {row.holder} runs (host {row.host}, process {row.pid})"
-            f" until at least {row.expires_at:%Y-%m-%d %H:%M:%S} UTC",
+            f"sweep {sweep.address}, which {row.holder} runs ({_place(row)})",
             "a sweep that no other driver runs",
             "wait for that process or end it, then try again",
         )
@@ -83,8 +82,7 @@ def check(session: Session, lease: DriverLease) -> Lease:
     """
     row = session.scalar(select(Lease).where(Lease.sweep_id == lease.sweep_id).with_for_update())
     if row is None or not row.held or row.token != lease.token:
-        got = f"a write by {lease.holder} (token {lease.token}), whose lease is over"
-        raise StaleToken(got, _NEED_DRIVER, "run the sweep again")
+        raise _stale(session, lease.sweep_id, row, f"a write by {lease.holder} (token {lease.token})")
     row.expires_at = after(row.ttl_s)
     return row
 
@@ -102,13 +100,26 @@ def check_attempt(session: Session, attempt_id: int) -> tuple[Attempt, Trial]:
     both = select(Attempt, Trial).join(Trial, Trial.id == Attempt.trial_id).where(Attempt.id == attempt_id)
     attempt, trial = session.execute(both.execution_options(populate_existing=True)).one()  # as they are under the lock
     if not lease.held or lease.token != attempt.token:
-        got = f"a write of attempt {attempt.id} (token {attempt.token}), whose driver's lease is over"
-        raise StaleToken(got, _NEED_DRIVER, "run the sweep again")
+        raise _stale(session, trial.sweep_id, lease, f"a write of attempt {attempt.id} (token {attempt.token})")
     if attempt.ended_at is not None:
         got = f"a write of attempt {attempt.id}, which ended ({attempt.exit_reason})"
         raise StaleToken(got, "an open attempt", "leave the trial to the attempt that took over")
     lease.expires_at, attempt.lease_expires_at = after(lease.ttl_s), after(attempt.ttl_s)
     return attempt, trial
+
+
+def _stale(session: Session, sweep_id: int, row: Lease | None, write: str) -> StaleToken:
+    """What says that a write came too late, and who holds the sweep now."""
+    sweep = session.get(Sweep, sweep_id)
+    address = rows.sweep(sweep).address if sweep is not None else f"id {sweep_id}"
+    if row is not None and row.held:
+        got = f"{write} to sweep {address}, which {row.holder} has taken over ({_place(row)})"
+        return StaleToken(got, _NEED_DRIVER, "leave the sweep to that process, or end it and run the sweep again")
+    return StaleToken(f"{write} to sweep {address}, whose lease is over", _NEED_DRIVER, "run the sweep again")
+
+
+def _place(row: Lease) -> str:
+    return f"host {row.host}, process {row.pid}, until at least {row.expires_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def end_open_attempts(session: Session, trial_ids: Sequence[int], reason: str) -> None:

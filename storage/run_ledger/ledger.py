@@ -12,13 +12,14 @@ from run_ledger import checks, copying, leases, rows, steps
 from run_ledger.database import BUSY_S, Database
 from run_ledger.errors import LedgerError
 from run_ledger.leases import after, now
-from run_ledger.models import Attempt, Cost, Promotion, Sweep, Trial
-from run_ledger.reads import LedgerReads
+from run_ledger.models import Attempt, Sweep, Trial
+from run_ledger.notes import LedgerNotes
+from run_ledger.patience import Patience, idempotent, unrepeatable
 from run_ledger.records import (
     AttemptRecord,
     CostLike,
     DriverLease,
-    PromotionRecord,
+    ResultRecord,
     SampleLike,
     SweepRecord,
     TrialRecord,
@@ -26,17 +27,22 @@ from run_ledger.records import (
 )
 
 
-class Ledger(LedgerReads):
+class Ledger(LedgerNotes):
     """One open ledger; `open` makes it. Threads may share it."""
 
     @classmethod
-    def open(cls, url: str, *, busy_s: float = BUSY_S) -> Ledger:
+    def open(cls, url: str, *, busy_s: float = BUSY_S, patience_s: float = 0.0) -> Ledger:
         """Open the database at `url`, created and migrated where needed.
+
+        Args:
+            url: SQLAlchemy URL of an SQLite file or a PostgreSQL database.
+            busy_s: Seconds that one transaction waits for another process's.
+            patience_s: Seconds for which a call is repeated while the database is away or locked, once it is open.
 
         Raises:
             LedgerError: see `Database`.
         """
-        return cls(Database(url, busy_s))
+        return cls(Database(url, busy_s), Patience(patience_s))
 
     def close(self) -> None:
         """Close all connections."""
@@ -50,6 +56,7 @@ class Ledger(LedgerReads):
 
     # Sweeps
 
+    @unrepeatable
     def create_sweep(
         self,
         name: str,
@@ -97,6 +104,7 @@ class Ledger(LedgerReads):
             session.refresh(row)
             return rows.sweep(row)
 
+    @idempotent
     def update_spec(self, lease: DriverLease, spec: Mapping[str, Any]) -> SweepRecord:
         """Store a sweep's spec anew, which differs from the stored one in nothing that makes its identity.
 
@@ -110,6 +118,7 @@ class Ledger(LedgerReads):
             session.flush()
             return rows.sweep(row)
 
+    @unrepeatable
     def acquire_sweep(self, sweep_id: int, holder: str, ttl_s: float = 60.0) -> DriverLease:
         """Take the right to write a sweep, for as long as it is renewed within `ttl_s` seconds; each write renews it.
 
@@ -121,6 +130,7 @@ class Ledger(LedgerReads):
         with self._database.writing() as session:
             return leases.acquire(session, sweep_id, holder, ttl_s)
 
+    @idempotent
     def renew(self, lease: DriverLease) -> DriverLease:
         """Prolong a lease by its time to live.
 
@@ -130,6 +140,7 @@ class Ledger(LedgerReads):
         with self._database.writing() as session:
             return rows.lease(leases.check(session, lease))
 
+    @idempotent
     def release(self, lease: DriverLease) -> None:
         """Give a lease back.
 
@@ -141,6 +152,7 @@ class Ledger(LedgerReads):
 
     # Trials
 
+    @unrepeatable
     def add_trial(
         self,
         lease: DriverLease,
@@ -154,41 +166,32 @@ class Ledger(LedgerReads):
         replicate: int = 0,
         state: TrialState = TrialState.WAITING,
         reason: str | None = None,
+        result: ResultRecord | None = None,
     ) -> TrialRecord:
-        """Add a candidate, waiting or refused.
+        """Add a candidate: waiting, refused, or with the `result` that another system measured.
 
         Raises:
             StaleToken: another driver has taken over.
-            LedgerError: its number, or its params as that replicate, are there already.
+            LedgerError: its number, or its params as that replicate, are there already; or a result's values don't
+                suit its state.
         """
         with self._database.writing() as session:
             leases.check(session, lease)
             checks.refuse_duplicate(session, lease.sweep_id, number, params_hash, replicate)
-            row = Trial(
-                sweep_id=lease.sweep_id,
-                number=number,
-                state=state.value,
-                params=dict(params),
-                params_hash=params_hash,
-                replicate=replicate,
-                origin=origin,
-                sampler_state=dict(sampler_state),
-                config=dict(config),
-                objective_values=None,
-                metrics={},
-                step=0,
-                total_steps=0,
-                reason=reason,
-                attempts=0,
-                started_at=None,
-                ended_at=now() if state.final else None,
-                mlflow_run_id=None,
-            )
-            session.add(row)
-            session.flush()
-            session.add(Cost(trial_id=row.id))
-            return _trial(session, row.id)
+            columns = {
+                "number": number,
+                "state": state.value,
+                "params": dict(params),
+                "params_hash": params_hash,
+                "replicate": replicate,
+                "origin": origin,
+                "sampler_state": dict(sampler_state),
+                "config": dict(config),
+                "reason": reason,
+            }
+            return _trial(session, copying.new_trial(session, lease.sweep_id, columns, state, result))
 
+    @unrepeatable
     def copy_trial(
         self,
         lease: DriverLease,
@@ -224,6 +227,7 @@ class Ledger(LedgerReads):
             }
             return _trial(session, copying.copy_trial(session, source, changes))
 
+    @idempotent
     def start_attempt(
         self, lease: DriverLease, trial_id: int, *, host: str, pid: int, ttl_s: float = 60.0
     ) -> AttemptRecord:
@@ -257,15 +261,7 @@ class Ledger(LedgerReads):
             session.flush()
             return rows.attempt(row)
 
-    def heartbeat(self, attempt: AttemptRecord) -> None:
-        """Say that an attempt and its driver live.
-
-        Raises:
-            StaleToken: it ended, or its driver's lease is over.
-        """
-        with self._database.writing() as session:
-            leases.check_attempt(session, attempt.id)
-
+    @idempotent
     def record_step(
         self,
         attempt: AttemptRecord,
@@ -293,6 +289,7 @@ class Ledger(LedgerReads):
                 session, row, trial, step=step, total_steps=total_steps, numbers=numbers, samples=samples, final=final
             )
 
+    @idempotent
     def finish_trial(
         self,
         attempt: AttemptRecord,
@@ -324,6 +321,7 @@ class Ledger(LedgerReads):
             trial.objective_values = None if values is None else [float(value) for value in values]
             return _trial(session, trial.id)
 
+    @unrepeatable
     def change_state(
         self, lease: DriverLease, trial_id: int, state: TrialState, reason: str | None = None
     ) -> TrialRecord:
@@ -341,6 +339,7 @@ class Ledger(LedgerReads):
             trial.ended_at = now() if state.final else None
             return _trial(session, trial_id)
 
+    @idempotent
     def reconcile(self, lease: DriverLease) -> list[TrialRecord]:
         """End as `lost` what earlier drivers left open; its trials wait again. Returns these.
 
@@ -360,34 +359,6 @@ class Ledger(LedgerReads):
                 trial.state = TrialState.WAITING.value
             session.flush()
             return rows.trials(session, Trial.id.in_([trial.id for trial in trials]))
-
-    # Views and choices
-
-    def set_mlflow_run(self, run_id: str, *, sweep_id: int | None = None, trial_id: int | None = None) -> None:
-        """Note which MLflow run shows a sweep or a trial; no lease is needed, since it is only a view."""
-        with self._database.writing() as session:
-            row = None
-            if (sweep_id is None) is not (trial_id is None):
-                row = session.get(Trial, trial_id) if sweep_id is None else session.get(Sweep, sweep_id)
-            if row is None:
-                got = f"sweep id {sweep_id} and trial id {trial_id}"
-                raise LedgerError(got, "exactly one of them, and that in the ledger", "name one")
-            row.mlflow_run_id = run_id
-
-    def promote(self, trial_id: int, alias: str, who: str, why: str) -> PromotionRecord:
-        """Record that a trial was chosen; the latest under an alias counts.
-
-        Raises:
-            LedgerError: the trial is not complete, so that nothing is known of it at its full length.
-        """
-        with self._database.writing() as session:
-            trial = checks.existing_trial(session, trial_id)
-            if trial.state != TrialState.COMPLETE.value:
-                raise LedgerError(f"trial {trial.number}, which is {trial.state}", "a complete trial", "choose another")
-            row = Promotion(sweep_id=trial.sweep_id, trial_id=trial_id, alias=alias, who=who, why=why, at=now())
-            session.add(row)
-            session.flush()
-            return rows.promotion(row)
 
 
 def _trial(session: Session, trial_id: int) -> TrialRecord:

@@ -6,9 +6,11 @@ from sqlalchemy import func, select
 
 from run_ledger import checks, rows, steps
 from run_ledger.database import Database
-from run_ledger.models import Attempt, Evaluation, Observation, Promotion, Sweep, Trial
+from run_ledger.models import Attempt, Evaluation, Lease, Observation, Promotion, Sweep, Trial
+from run_ledger.patience import Patience, idempotent
 from run_ledger.records import (
     AttemptRecord,
+    DriverLease,
     EvaluationRecord,
     ObservationRecord,
     PromotionRecord,
@@ -20,9 +22,11 @@ from run_ledger.records import (
 class LedgerReads:
     """The reading half of `run_ledger.Ledger`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, patience: Patience) -> None:
         self._database = database
+        self.patience = patience
 
+    @idempotent
     def find_sweep(self, address: str) -> SweepRecord | None:
         """Return the sweep that `name` (its latest version) or `name@version` names."""
         name, at, version = address.partition("@")
@@ -33,11 +37,20 @@ class LedgerReads:
             row = session.scalar(query)
             return None if row is None else rows.sweep(row)
 
+    @idempotent
     def sweeps(self) -> list[SweepRecord]:
         """All sweeps, oldest first."""
         with self._database.reading() as session:
             return [rows.sweep(row) for row in session.scalars(select(Sweep).order_by(Sweep.id))]
 
+    @idempotent
+    def lease(self, sweep_id: int) -> DriverLease | None:
+        """The lease of whoever drives a sweep, or drove it last; None before the first and for an unknown sweep."""
+        with self._database.reading() as session:
+            row = session.get(Lease, sweep_id)
+            return None if row is None or row.token == 0 else rows.lease(row)
+
+    @idempotent
     def trial(self, trial_id: int) -> TrialRecord:
         """Return one trial.
 
@@ -48,23 +61,27 @@ class LedgerReads:
             checks.existing_trial(session, trial_id)
             return rows.trials(session, Trial.id == trial_id)[0]
 
+    @idempotent
     def trials(self, sweep_id: int) -> list[TrialRecord]:
         """All trials of a sweep, by number."""
         with self._database.reading() as session:
             return rows.trials(session, Trial.sweep_id == sweep_id)
 
+    @idempotent
     def attempts(self, trial_id: int) -> list[AttemptRecord]:
         """A trial's attempts, oldest first."""
         query = select(Attempt).where(Attempt.trial_id == trial_id).order_by(Attempt.id)
         with self._database.reading() as session:
             return [rows.attempt(row) for row in session.scalars(query)]
 
+    @idempotent
     def observations(self, trial_id: int) -> list[ObservationRecord]:
         """A trial's reports, by step."""
         query = select(Observation).where(Observation.trial_id == trial_id).order_by(Observation.step)
         with self._database.reading() as session:
             return [rows.observation(row) for row in session.scalars(query)]
 
+    @idempotent
     def evaluations(self, trial_id: int, step: int | None = None) -> list[EvaluationRecord]:
         """The samples of one step's evaluation; of the last step that evaluated, without one."""
         columns = [getattr(Evaluation, name) for name in steps.SAMPLE_FIELDS]
@@ -81,6 +98,7 @@ class LedgerReads:
             )
             return [EvaluationRecord(*row) for row in session.execute(query)]
 
+    @idempotent
     def promotions(self, sweep_id: int) -> list[PromotionRecord]:
         """A sweep's choices, oldest first."""
         query = select(Promotion).where(Promotion.sweep_id == sweep_id).order_by(Promotion.id)

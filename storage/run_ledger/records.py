@@ -148,6 +148,20 @@ class TrialRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultRecord:
+    """What another system measured of a candidate that no attempt in this ledger ran."""
+
+    values: tuple[float, ...] | None
+    """One an objective; COMPLETE needs them."""
+    metrics: Mapping[str, float]
+    cost: CostRecord = CostRecord()
+    step: int = 0
+    total_steps: int = 0
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DriverLease:
     """A driver's right to write a sweep; whoever takes the sweep over gets a greater token."""
 

@@ -51,7 +51,6 @@ def test_a_lease_that_ran_out_can_be_taken_and_the_old_holder_is_fenced_off(book
         lambda: trial(ledger, old, 1),
         lambda: ledger.start_attempt(old, attempt.trial_id, host="h", pid=1),
         lambda: ledger.reconcile(old),
-        lambda: ledger.heartbeat(attempt),
         lambda: step(ledger, attempt, 1),
         lambda: ledger.finish_trial(attempt, TrialState.FAILED),
     ]
@@ -73,7 +72,7 @@ def test_a_lease_that_ran_out_but_that_nobody_took_still_writes(book: Book) -> N
 def test_every_write_renews_the_lease(book: Book) -> None:
     ledger, lease = book
     attempt = started(ledger, lease)
-    ledger.heartbeat(attempt)
+    step(ledger, attempt, 1)
     (renewed,) = ledger.attempts(attempt.trial_id)
     assert renewed.lease_expires_at > attempt.lease_expires_at
     assert ledger.renew(lease).expires_at > lease.expires_at

@@ -44,11 +44,11 @@ def test_phases_add_up_and_testing_is_charged_apart() -> None:
     for phase in ("gen", "gen", "testing"):
         with meter.time(phase):
             pass
-    seconds = meter.take_seconds()
+    seconds = meter.take_step()
     assert set(seconds) == {"timing_s/gen", "timing_s/testing"}
     assert meter.cost.device_seconds == pytest.approx(seconds["timing_s/gen"])
     assert meter.cost.evaluation_device_seconds == pytest.approx(seconds["timing_s/testing"])
-    assert meter.take_seconds() == {}
+    assert meter.take_step() == {}
 
 
 def test_time_is_counted_when_the_work_fails() -> None:

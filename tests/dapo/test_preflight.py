@@ -8,9 +8,7 @@ import dapo.preflight
 import pytest
 from dapo.batch import Fault
 from dapo.config import Config
-from dapo.model_folder import NAMED_HEADS
 from dapo.preflight import preflight
-from dapo.warmstart import SHAPE
 
 
 def faults(devices: int = 1, **tree: Any) -> dict[str, Fault]:
@@ -47,10 +45,6 @@ def test_nothing_heavy_is_loaded() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""
-
-
-def test_the_embedded_model_has_the_heads_that_are_checked() -> None:
-    assert NAMED_HEADS["tiny"] == (SHAPE["num_attention_heads"], SHAPE["num_key_value_heads"])
 
 
 def test_a_custom_model_and_real_data_are_clean(model_folder: Path, tmp_path: Path) -> None:

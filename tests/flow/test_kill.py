@@ -67,9 +67,9 @@ def alive(process: psutil.Process) -> bool:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < limit, "waited for a minute"
+        assert time.monotonic() < limit, "waited for two minutes"
         time.sleep(0.002)
 
 

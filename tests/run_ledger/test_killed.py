@@ -68,4 +68,4 @@ def test_ten_kills_lose_nothing(tmp_path: Path) -> None:
             assert now.cost.tokens == now.step and now.metrics == {"m": now.step}
             assert [o.step for o in ledger.observations(waiting.id)] == list(range(1, now.step + 1))
             assert len(ledger.evaluations(waiting.id, now.step)) == len(SAMPLES)
-    assert told > 20
+    assert told >= 10

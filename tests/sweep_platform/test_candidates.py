@@ -7,7 +7,7 @@ import pytest
 from small_spec import make_spec
 from sweep_platform.search import Space, params_hash
 from sweep_platform.search.candidates import Candidates
-from sweep_platform.search.encoding import place
+from sweep_platform.search.encoding import place_of
 
 SPACE = {
     "a": {"choice": ["x", "y", "z"]},
@@ -40,7 +40,9 @@ def test_near_ones_stay_near_in_what_has_an_order() -> None:
         same = [params for params in near if params["a"] == "x"]
         assert 0.7 < len(same) / len(near) < 1.0, "names change now and then"
         for path in ("c", "d", "cut"):
-            moves = [abs(place(space.domains[path], p[path]) - place(space.domains[path], PARENT[path])) for p in same]
+            moves = [
+                abs(place_of(space.domains[path], p[path]) - place_of(space.domains[path], PARENT[path])) for p in same
+            ]
             assert max(moves) < 5 * width + 0.06  # small integers lie further apart than the step
             assert np.mean([move > 0 for move in moves]) > 0.2
         assert {params["b"] for params in same} == {8, 16, 32}

@@ -172,3 +172,9 @@ def test_a_place_that_cannot_hold_a_ledger(platform: Shell, environment: dict[st
     assert (reply.code, reply.out) == (2, "")
     assert re.fullmatch(r"ledger: got .+; need .+; .+\n", reply.err)
     assert Path("toy.yaml").read_text() == TOY
+
+
+def test_more_trials_at_once_than_cores_are_noted(platform: Shell) -> None:
+    told = platform("validate", "toy.yaml", "budget.concurrency=3", "hardware.cores=2")
+    assert told.code == 0 and "note: toy.yaml: budget.concurrency: 3 trials at once share 2 cores here" in told.err
+    assert "note" not in platform("validate", "toy.yaml", "budget.concurrency=2", "hardware.cores=2").err

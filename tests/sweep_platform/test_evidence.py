@@ -106,3 +106,13 @@ def test_shares_are_counted_by_problem() -> None:
     shares = shares_of([sample(index) for index in range(16)])
     assert set(shares) == {("aime", "problem 0"), ("aime", "problem 1")}
     assert shares["aime", "problem 0"] == 3 / 8
+
+
+def test_a_candidate_whose_answers_are_unknown_has_its_own_error_and_takes_none_from_the_others() -> None:
+    rng = random.Random(4)
+    ours = {n: [drawn(rng, 0.5 + 0.05 * n, 1e9 * (n + 1))] for n in (0, 1)}
+    alone = judge(GOALS, ours)
+    mixed = judge(GOALS, {**ours, 2: [Run((0.6, 3e9), {}, (0.04, None))]})
+    assert [item.errors for item in mixed[:2]] == [item.errors for item in alone]
+    assert mixed[2].errors[0] == pytest.approx(0.04, rel=0.1)
+    assert 0.1 < mixed[2].probability < 0.95

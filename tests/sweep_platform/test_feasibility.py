@@ -76,3 +76,12 @@ def test_the_memory_of_the_hardware_is_a_bound() -> None:
     limits = feasibility("constraints=[]", "hardware.memory_gb=8")
     assert limits.violated({"perf/peak_memory_gb": 9.0}) == "perf/peak_memory_gb = 9, not <= 8"
     assert feasibility("constraints=[]").violated({}) is None
+
+
+def test_a_candidate_that_is_estimated_not_to_fit_is_refused_before_it_costs_anything() -> None:
+    roomy = feasibility("constraints=[]", "hardware.memory_gb=8")
+    tight = feasibility("constraints=['perf/peak_memory_gb <= 0.5']")
+    assert roomy.refuse({}) is None
+    reason = tight.refuse({})
+    assert reason is not None and reason.startswith("perf/peak_memory_gb: got an estimate of 0.")
+    assert " GiB in update (" in reason and reason.endswith("; need <= 0.5")

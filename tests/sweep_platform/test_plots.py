@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from run_ledger.records import EvaluationRecord
 from sweep_platform.errors import BadInput
 from sweep_platform.frontier import Frontier, Goal, Judged, Point, with_judgement
-from sweep_platform.plots import Picture, evaluation_size, save_frontier
+from sweep_platform.plots import FrontierPicture, evaluation_size, save_frontier
 from sweep_platform.plots.image import figure
 from sweep_platform.plots.picture import log_ticks
 
@@ -30,7 +30,7 @@ def frontier(rows=((0.3, 1e12), (0.45, 2e12), (0.5, 8e12), (0.2, 3e12)), goals=G
 
 
 def test_picture_says_what_it_shows():
-    picture = Picture.of(frontier(), evaluated=(128, 4))
+    picture = FrontierPicture.of(frontier(), evaluated=(128, 4))
     assert picture.title == "aime@1: validation accuracy against training compute"
     assert picture.caption == (
         "4 complete trials; not shown: 2 failed; each evaluated on 128 problems × 4 samples; "
@@ -47,7 +47,7 @@ def test_picture_says_what_it_shows():
 def test_caption_claims_no_error_bars_where_there_are_none():
     shown = frontier()
     bare = replace(shown, points=tuple(replace(point, errors=(None, None)) for point in shown.points))
-    assert "error bars" not in Picture.of(bare).caption
+    assert "error bars" not in FrontierPicture.of(bare).caption
 
 
 @pytest.mark.parametrize("name", ["front.html", "front.png"])
@@ -58,7 +58,7 @@ def test_confirmed_points_have_ellipses(tmp_path, name):
     ]
     found = frontier()
     points = tuple(with_judgement(point, judged, confirmed=True) for point in found.points)
-    picture = Picture.of(replace(found, points=points))
+    picture = FrontierPicture.of(replace(found, points=points))
     confirmed = [dot for dot in picture.dots if dot.ellipse]
     assert [dot.number for dot in confirmed] == [0, 2]
     xs, ys = zip(*confirmed[0].ellipse, strict=True)
@@ -106,7 +106,7 @@ def test_images_are_what_their_ending_says(tmp_path, ending):
 def test_crowded_image_hides_nothing():
     rows = [(0.3 + 0.01 * i, 1e12 * (1.02 + 0.004 * i) ** i) for i in range(25)] + [(0.2, 2e12 + i) for i in range(9)]
     crowded = replace(frontier(rows), address="a-name-of-a-sweep-that-is-as-long-as-a-name-may-be-at-the-most-64@12")
-    picture = Picture.of(crowded)
+    picture = FrontierPicture.of(crowded)
     sheet = figure(picture)
     sheet.draw_without_rendering()
     (axes,) = sheet.axes

@@ -89,7 +89,8 @@ def test_a_sweep_becomes_a_parent_with_nested_runs(small, ledger, store, monkeyp
         "aime/03": "KILLED",
     }
     parent, first, failed, refused = (runs[name] for name in ("aime@1", "aime/00", "aime/02", "aime/03"))
-    assert parent["files"] == {"frontier.html", "frontier.png", "frontier.json", "spec.yaml"}
+    drawn = {f"{name}.{ending}" for name in ("frontier", "parallel", "history") for ending in ("html", "png")}
+    assert parent["files"] == drawn | {"frontier.json", "spec.yaml"}
     assert parent["tags"]["trials.complete"] == "2" and parent["tags"]["knee"] in {"0", "1"}
     assert "| **" in parent["tags"]["mlflow.note.content"]
     assert first["files"] == {"config.yaml", "samples.json"}

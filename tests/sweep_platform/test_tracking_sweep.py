@@ -84,7 +84,8 @@ def test_config_samples_and_frontier_are_files(runs: dict[str, Run], store: Stor
         return {file.path for file in store.client.list_artifacts(runs[name].info.run_id)}
 
     assert files("small/01") == {"config.yaml", "samples.json"}
-    assert files("small@1") == {"spec.yaml", "frontier.html", "frontier.png", "frontier.json"}
+    drawn = {f"{name}.{ending}" for name in ("frontier", "parallel", "history") for ending in ("html", "png")}
+    assert files("small@1") == {"spec.yaml", "frontier.json"} | drawn
 
 
 def test_whatever_a_trial_reports_can_be_an_objective_or_a_bound(store: Store, folder: Path) -> None:

@@ -23,6 +23,7 @@ import torch
 
 from dapo.batch import Cost, Response, RolloutGroup
 from dapo.sampling import SampledBatch
+from dapo.throughput import IdleWatch, Work, rates
 
 FlopsPerToken = Callable[[float], float]
 """FLOPs of one forward pass over one token with so much context; linear in the context."""
@@ -61,6 +62,11 @@ def pass_flops(segments: Sequence[Segment], flops: FlopsPerToken) -> float:
     return sum(forward_flops(context, length, flops) for context, length in segments)
 
 
+def tokens_passed(segments: Sequence[Segment]) -> int:
+    """Tokens that one forward pass over so many segments computes."""
+    return sum(length for _, length in segments)
+
+
 def update_flops(segments: Sequence[Segment], passes: int, flops: FlopsPerToken, *, recomputed: bool = False) -> float:
     """FLOPs of an update: a backward pass costs two forward ones.
 
@@ -75,11 +81,17 @@ def update_flops(segments: Sequence[Segment], passes: int, flops: FlopsPerToken,
 
 @dataclass(slots=True)
 class Meter:
-    """Cumulative cost, and the seconds of the current step by phase."""
+    """Cumulative cost, and the current step's seconds and work by phase."""
 
     cost: Cost = field(default_factory=Cost)
+    peak: float | None = None
+    """FLOP/s of the device; None: no utilisation is told."""
+    idle: IdleWatch | None = None
+    """None: nobody watches how much the device idles."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Of the current step, by metric name."""
+    """Of the current step; a phase's time holds that of its parts."""
+    work: dict[str, Work] = field(default_factory=dict)
+    """Of the current step."""
 
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:
@@ -89,20 +101,22 @@ class Meter:
             yield
         finally:
             elapsed = time.perf_counter() - start
-            key = f"timing_s/{phase}"
-            self.seconds[key] = self.seconds.get(key, 0.0) + elapsed
+            self.note_part(phase, elapsed)
             if phase == "testing":
                 seconds = self.cost.evaluation_device_seconds + elapsed * DEVICES
                 self.cost = replace(self.cost, evaluation_device_seconds=seconds)
             else:
                 self.cost = replace(self.cost, device_seconds=self.cost.device_seconds + elapsed * DEVICES)
 
-    def spend(self, flops: float, tokens: int = 0) -> None:
-        """Add work of training."""
-        self.cost = replace(self.cost, flops=self.cost.flops + flops, tokens=self.cost.tokens + tokens)
+    def spend(self, phase: str, flops: float, tokens: int) -> None:
+        """Add work of training: tokens that `gen` sampled, or that another phase passed through the model."""
+        sampled = tokens if phase == "gen" else 0
+        self.cost = replace(self.cost, flops=self.cost.flops + flops, tokens=self.cost.tokens + sampled)
+        self.work.setdefault(phase, Work()).add(tokens, flops)
 
     def spend_evaluation(self, flops: float, tokens: int) -> None:
-        """Add work of evaluation."""
+        """Add work of evaluation: tokens that it sampled."""
+        self.work.setdefault("testing", Work()).add(tokens, flops)
         self.cost = replace(
             self.cost,
             evaluation_flops=self.cost.evaluation_flops + flops,
@@ -110,14 +124,19 @@ class Meter:
         )
 
     def note_part(self, part: str, elapsed: float) -> None:
-        """Add seconds to `timing_s/<part>` that are in another phase's time, and cost, already."""
-        key = f"timing_s/{part}"
-        self.seconds[key] = self.seconds.get(key, 0.0) + elapsed
+        """Add seconds of a phase, or of a part of one whose time, and cost, they are in already."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + elapsed
 
-    def take_seconds(self) -> dict[str, float]:
-        """Return the seconds by phase since the last call."""
+    def take_step(self) -> dict[str, float]:
+        """Return what happened since the last call by metric name: seconds, tokens per second, utilisation."""
         seconds, self.seconds = self.seconds, {}
-        return seconds
+        work, self.work = self.work, {}
+        alone = dict(seconds)
+        if "old_log_prob" in alone:
+            alone["update_actor"] -= alone["old_log_prob"]
+        found = {f"timing_s/{phase}": spent for phase, spent in seconds.items()} | rates(work, alone, self.peak)
+        idle = None if self.idle is None else self.idle.take()
+        return found if idle is None else found | {"perf/idle_share": idle}
 
 
 @dataclass(slots=True)

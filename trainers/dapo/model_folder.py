@@ -9,11 +9,10 @@ from pathlib import Path
 from dapo.batch import Fault, Progress
 from dapo.errors import DataError, ModelError
 from dapo.folder_cache import cache_root
+from dapo.named_models import NAMED_SHAPES
 from dapo.smollm2 import FOLDER, fetch_smollm2
 
-NAMED_HEADS = {"tiny": (4, 2), "smollm2-135m": (9, 3)}
-"""Models by name, with their numbers of attention heads and key-value heads."""
-KINDS = f"{', '.join(NAMED_HEADS)}, a Hugging Face folder, or the id `owner/name` of a model on the hub"
+KINDS = f"{', '.join(NAMED_SHAPES)}, a Hugging Face folder, or the id `owner/name` of a model on the hub"
 """What `model.path` may be."""
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt"]
 """Files of a repository that are downloaded: never pickled weights, and never code."""
@@ -62,11 +61,11 @@ def fetch(name: str, revision: str | None = None, progress: Progress | None = No
         ModelError: it can't be made or downloaded.
     """
     faults = []
-    if name not in NAMED_HEADS and not is_hub_id(name):
+    if name not in NAMED_SHAPES and not is_hub_id(name):
         got = f"{name!r}, which is here already" if Path(name).exists() else repr(name)
-        need = f"{', '.join(NAMED_HEADS)}, or the id `owner/name` of a model on the hub"
+        need = f"{', '.join(NAMED_SHAPES)}, or the id `owner/name` of a model on the hub"
         faults.append(Fault("name", got, need, "correct it; a folder is named as model.path as it is"))
-    elif revision is not None and name in NAMED_HEADS:
+    elif revision is not None and name in NAMED_SHAPES:
         faults.append(Fault("--revision", repr(revision), "a model on the hub: no other has revisions", "leave it out"))
     if faults:
         raise DataError(*faults)
@@ -75,7 +74,7 @@ def fetch(name: str, revision: str | None = None, progress: Progress | None = No
 
 def find_model(path: str, revision: str | None = None) -> Path | None:
     """Return the folder that `model.path` stands for if it is here already; asks nobody, and makes nothing."""
-    if path in NAMED_HEADS:
+    if path in NAMED_SHAPES:
         folder = cache_root() / FOLDER
         return folder if path == "smollm2-135m" and folder.is_dir() else None
     return _in_hub_cache(path, revision) if is_hub_id(path) else Path(path)

@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from dapo.batch import Fault
 from dapo.config import Config
 from dapo.model_config import is_native
-from dapo.model_folder import NAMED_HEADS, find_model
+from dapo.model_folder import find_model
 from dapo.model_projections import ALL_LINEAR
+from dapo.named_models import NAMED_SHAPES
 
 
 def _projections(config: Config) -> tuple[str, ...]:
@@ -18,7 +19,7 @@ def _projections(config: Config) -> tuple[str, ...]:
     folder = find_model(config.model.path, config.model.revision)
     try:
         raw = {} if folder is None else json.loads((folder / "config.json").read_text("utf-8"))
-        return ALL_LINEAR if config.model.path in NAMED_HEADS or (raw and is_native(raw)) else ()
+        return ALL_LINEAR if config.model.path in NAMED_SHAPES or (raw and is_native(raw)) else ()
     except (OSError, ValueError, TypeError, AttributeError):  # told as a fault of model.path
         return ()
 

@@ -13,7 +13,8 @@ from dapo.batch import Fault
 from dapo.config import Config
 from dapo.errors import DapoError
 from dapo.model_config import DecoderConfig, heads_of, is_native
-from dapo.model_folder import KINDS, NAMED_HEADS, find_model, is_hub_id, lacking
+from dapo.model_folder import KINDS, find_model, is_hub_id, lacking
+from dapo.named_models import NAMED_SHAPES
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +26,9 @@ def model_faults(config: Config) -> tuple[list[Fault], tuple[int, int] | None]:
     if revision is not None and not is_hub_id(path):
         need = "a model on the hub in model.path: nothing else has revisions"
         faults.append(Fault("model.revision", repr(revision), need, "leave it out"))
-    if path in NAMED_HEADS:
-        return faults, NAMED_HEADS[path]
+    named = NAMED_SHAPES.get(path)
+    if named is not None:
+        return faults, (named.num_attention_heads, named.num_key_value_heads)
     need, do = f"{KINDS}, of a supported family", "name one of these"
     folder = find_model(path, revision)
     if folder is None:  # an id, downloaded by `prepare`

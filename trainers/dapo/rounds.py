@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from dapo.accounting import pass_flops
+from dapo.accounting import pass_flops, tokens_passed
 from dapo.batch import RolloutGroup
 from dapo.filter_rule import FilterRule, metric_values
 from dapo.model import flops_per_token
@@ -82,4 +82,5 @@ def _take_off_divergence(run: Run, groups: Sequence[RolloutGroup]) -> None:
         return
     with run.meter.time("ref"):
         segments = penalise_divergence(groups, run.policy, run.reference, run.config)
-    run.meter.spend(FORWARD_PASSES * pass_flops(segments, partial(flops_per_token, run.policy.config)))
+    flops = FORWARD_PASSES * pass_flops(segments, partial(flops_per_token, run.policy.config))
+    run.meter.spend("ref", flops, FORWARD_PASSES * tokens_passed(segments))

@@ -25,6 +25,7 @@ from dapo.reward import Scorer
 from dapo.rollout import Sampling
 from dapo.sampling import tokens_of
 from dapo.seeding import generator_for, seed_for
+from dapo.throughput import idle_watch, measured_peak
 from dapo.tools import Toolbox
 from dapo.update import make_optimizer
 
@@ -96,6 +97,8 @@ class Run:
         if found is not None:
             found.load_optimizer(run.optimizer)
             run._continue_from(str(found.path))
+        run.meter.peak = measured_peak(device, policy.model.head_weight.dtype, torch.get_num_threads())
+        run.meter.idle = idle_watch(device)
         run.meter.cost = run.state.cost
         if checkpoints is not None:
             run.meter.cost = checkpoints.with_lost_seconds(run.state.cost)
@@ -125,7 +128,7 @@ class Run:
         for index, tokens, answers in zip(indices, asked, responses, strict=True):
             groups.append(RolloutGroup(prompts.problems[index], tokens, answers))
             flops = generation_flops(len(tokens), answers, partial(flops_per_token, self.policy.config))
-            self.meter.spend(flops, tokens_of(groups[-1]))
+            self.meter.spend("gen", flops, tokens_of(groups[-1]))
         return groups
 
     def _offers_tools(self, index: int) -> bool:
@@ -171,7 +174,7 @@ class Run:
             step=step,
             total_steps=self.total_steps,
             metrics=metrics
-            | self.meter.take_seconds()
+            | self.meter.take_step()
             | cost_metrics(self.meter.cost)
             | self.state.token_metrics()
             | {"perf/peak_memory_gb": peak_memory_gb(self.policy.model.head_weight.device)},

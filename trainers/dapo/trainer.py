@@ -15,11 +15,22 @@ from dapo.config_warmstart import WarmstartConfig
 
 if TYPE_CHECKING:
     from dapo.fetch import FetchedSet
+    from dapo.memory import MemoryEstimate
     from dapo.public_data import ListedSet
     from dapo.supervised import WarmstartResult
 
 __all__ = ["HELD_OUT", "Config", "Fault", "Progress", "Report", "StepMetrics", "WarmstartConfig"]
-__all__ += ["describe", "fetch_data", "fetch_model", "list_data", "preflight", "prepare", "train", "warmstart"]
+__all__ += [
+    "describe",
+    "estimate_memory",
+    "fetch_data",
+    "fetch_model",
+    "list_data",
+    "preflight",
+    "prepare",
+    "train",
+    "warmstart",
+]
 
 
 HELD_OUT = {"data.train": ("arithmetic-heldout",), "data.val": ("arithmetic-heldout",)}
@@ -38,6 +49,13 @@ def describe(config: Config) -> str:
     from dapo.expected_rounds import describe_rounds
 
     return describe_rounds(config)
+
+
+def estimate_memory(config: Config) -> MemoryEstimate | None:
+    """Estimate the peak memory of one device; None where the model isn't here yet, or doesn't say its size."""
+    from dapo.memory import estimate_memory as run
+
+    return run(config)
 
 
 def prepare(config: Config, progress: Progress | None = None) -> None:

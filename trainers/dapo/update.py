@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -40,6 +41,8 @@ class UpdateResult:
     """0: everything was masked, and the update was skipped."""
     forward_passes: int
     """Passes over the batch without gradient: for log-probabilities before the first step, and the reference's."""
+    scoring_s: float
+    """Seconds that they took."""
 
 
 def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.AdamW:
@@ -95,7 +98,7 @@ def policy_update(
     # With a single step the policy is still the one that the old log-probs are about: no pass of their own.
     on_policy = len(minis) == 1 and config.actor.ppo_epochs == 1
     update = _Update(policy, optimizer, batch, config)
-    passes = 0
+    passes, start = 0, time.perf_counter()
     if any(mini.tokens for mini in minis):
         if not on_policy:
             update.old_logprobs = compute_logprobs(policy, batch.sequences, config)
@@ -105,10 +108,11 @@ def policy_update(
                 raise ValueError("actor.use_kl_loss needs the reference policy")
             update.reference_logprobs = compute_logprobs(reference, batch.sequences, config)
             passes += 1
+    scoring_s = time.perf_counter() - start
     for mini in minis * config.actor.ppo_epochs:
         if mini.tokens:
             update.step(mini)
-    return UpdateResult(update.totals.metrics() | {"actor/lr": rate}, update.totals.steps, passes)
+    return UpdateResult(update.totals.metrics() | {"actor/lr": rate}, update.totals.steps, passes, scoring_s)
 
 
 def mini_batches(batch: TrainBatch, config: Config) -> Iterator[MiniBatch]:

@@ -10,28 +10,16 @@ from __future__ import annotations
 import hashlib
 import random
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from dapo.arithmetic import LARGEST, WORDS, Chain, Step, draw, solution, worked
 from dapo.batch import Progress
 from dapo.folder_cache import cached_folder
-from dapo.model import Decoder, DecoderConfig, Policy, response_logprobs, save_policy
+from dapo.model import Decoder, Policy, response_logprobs, save_policy
+from dapo.named_models import TINY
 from dapo.tokenizer import byte_tokenizer
 
-SHAPE: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "intermediate_size": 384,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "rope_theta": 10.0,
-    "max_position_embeddings": 512,
-}
-"""Of the decoder; about 0.8M parameters."""
 CLEAN_STEPS, MIXED_STEPS = 240, 36
 """Updates on clean working, which teach the ability; then on mixed text, which buries it."""
 BATCH = 96
@@ -57,7 +45,15 @@ def _recipe() -> str:
     """Hash what determines the weights: the modules that make data, tokens, model and updates, and torch."""
     here = Path(__file__).parent
     digest = hashlib.sha256(torch.__version__.encode())
-    for name in ("warmstart", "arithmetic", "tokenizer", "model_config", "model_decoder", "model_logprobs"):
+    for name in (
+        "warmstart",
+        "arithmetic",
+        "tokenizer",
+        "model_config",
+        "named_models",
+        "model_decoder",
+        "model_logprobs",
+    ):
         digest.update((here / f"{name}.py").read_bytes())
     return digest.hexdigest()[:16]
 
@@ -65,10 +61,7 @@ def _recipe() -> str:
 def train_tiny(progress: Progress | None = None) -> Policy:
     """Train the embedded model from scratch; takes about a minute of two cores."""
     tokenizer = byte_tokenizer(WORDS)
-    config = DecoderConfig(
-        vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_id, pad_token_id=tokenizer.pad_id, **SHAPE
-    )
-    model = Decoder(config)
+    model = Decoder(TINY)
     initialise(model, torch.Generator().manual_seed(SEED))
     optimisers = _optimisers(model)
     schedules = [torch.optim.lr_scheduler.LambdaLR(optimiser, _rate) for optimiser in optimisers]
@@ -88,7 +81,7 @@ def train_tiny(progress: Progress | None = None) -> Policy:
             schedule.step()
         if progress is not None:
             progress("warm start of the embedded model", step + 1, total)
-    return Policy(model, tokenizer, config)
+    return Policy(model, tokenizer, TINY)
 
 
 def _optimisers(model: Decoder) -> list[torch.optim.Optimizer]:

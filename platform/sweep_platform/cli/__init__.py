@@ -9,11 +9,24 @@ from __future__ import annotations
 import sys
 from io import TextIOWrapper
 
-from sweep_platform.cli import choose, confirm, data, explore, models, production, serve, sweep
+from sweep_platform.cli import choose, confirm, data, explore, models, production, report, serve, study, sweep
 from sweep_platform.cli.app import app
 from sweep_platform.errors import PlatformError
 
-__all__ = ["app", "choose", "confirm", "data", "explore", "main", "models", "production", "serve", "sweep"]
+__all__ = [
+    "app",
+    "choose",
+    "confirm",
+    "data",
+    "explore",
+    "main",
+    "models",
+    "production",
+    "report",
+    "serve",
+    "study",
+    "sweep",
+]
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from sweep_platform.errors import PlatformError
 
 INTERRUPTED = 130
 _ORDER = (
-    *("sweep", "validate", "status", "pareto", "confirm", "pick", "export", "train"),
-    *("warmstart", "model", "data", "ui", "mlflow"),
+    *("sweep", "validate", "status", "pareto", "confirm", "pick", "report", "export", "train"),
+    *("warmstart", "model", "data", "ui", "mlflow", "study"),
 )
 _PIPE_WIDTH = 1000
 """Columns where there is no terminal: rows are never folded, so that each is one line."""

@@ -12,13 +12,13 @@ from sweep_platform import units
 from sweep_platform.cli.app import app, console, echo_json, examples
 from sweep_platform.cli.explore import Address, AsJson, short_params
 from sweep_platform.errors import BadInput, Fault
-from sweep_platform.evidence import judge_trials
+from sweep_platform.evidence import judged_frontier
 from sweep_platform.frontier import Frontier, Point, indistinguishable
-from sweep_platform.home import Home, find_sweep
+from sweep_platform.home import Home, find_sweep, production_file
 from sweep_platform.pick import pick as pick_point
 
 if TYPE_CHECKING:
-    from run_ledger import Ledger, SweepRecord
+    from run_ledger import Ledger
 
 Knee = Annotated[bool, typer.Option("--knee", help="The point where paying more stops being worth it.")]
 MaxCost = Annotated[float | None, typer.Option(help="Most accurate point that costs no more, in the cost's own unit.")]
@@ -35,17 +35,6 @@ def frontier(ledger: Ledger, address: str) -> Frontier:
     return judged_frontier(ledger, find_sweep(ledger, address))
 
 
-def judged_frontier(ledger: Ledger, sweep: SweepRecord) -> Frontier:
-    """Compare a sweep's candidates, by their confirming runs where there are any, with what the bootstrap says.
-
-    Raises:
-        NoFeasibleTrial: no trial is complete.
-    """
-    trials = ledger.trials(sweep.id)
-    judged, confirmed = judge_trials(ledger, sweep, trials)
-    return Frontier.of(sweep, trials, judged, confirmed=confirmed)
-
-
 def choose(found: Frontier, *, knee: bool, max_cost: float | None, min_accuracy: float | None) -> Point:
     """The point that the options name.
 
@@ -55,11 +44,6 @@ def choose(found: Frontier, *, knee: bool, max_cost: float | None, min_accuracy:
     if knee and (max_cost is not None or min_accuracy is not None):
         raise BadInput([Fault("--knee", "--knee and a bound", "one of them", "leave one out")])
     return pick_point(found.front, max_cost=max_cost, min_accuracy=min_accuracy)
-
-
-def production_file(address: str) -> Path:
-    """Where a sweep's chosen config goes unless the user says otherwise: not to the spec's own name."""
-    return Path("production") / f"{address.partition('@')[0]}.yaml"
 
 
 def frontier_table(found: Frontier) -> Table:
@@ -73,6 +57,7 @@ def frontier_table(found: Frontier) -> Table:
         cells = _shown_values(point)
         alike = ", ".join(str(number) for number in indistinguishable(point, found.front)) or "-"
         knee = " (knee)" if point.number == found.knee.number else ""
+        knee += " (imported)" if point.imported else ""
         likely = "-" if point.probability is None else f"{point.probability:.0%}"
         times = (str(point.runs),) if found.confirmed else ()
         table.add_row(f"{point.number}{knee}", *times, *cells, likely, alike, short_params(point.params))
@@ -130,6 +115,7 @@ def pick(
         return
     named = ", ".join(f"{goal.metric} {shown}" for goal, shown in zip(found.goals, _shown_values(point), strict=True))
     basis = f"confirmed by {units.count(point.runs, 'run')}" if point.runs else "one run, not confirmed"
+    basis += f"; {point.origin}, not trained here" if point.imported and not point.runs else ""
     typer.echo(f"trial {point.number}: {named} ({basis})")
     for path, value in point.params.items():
         typer.echo(f"  {path}: {value}")

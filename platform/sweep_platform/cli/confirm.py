@@ -11,7 +11,7 @@ from sweep_platform.cli.explore import Address
 from sweep_platform.cli.running import AddressOption, ExecutorOption, Plain, executor_of, watched
 from sweep_platform.cli.sweep import conclude
 from sweep_platform.errors import BadInput, Fault
-from sweep_platform.home import Home, find_sweep
+from sweep_platform.home import PATIENCE_S, Home, find_sweep
 
 Runs = Annotated[int | None, typer.Option(min=2, help="Runs of each point before points are compared.")]
 MaxRuns = Annotated[int | None, typer.Option(min=2, help="Runs of a point at most, while noise hides which is better.")]
@@ -32,7 +32,7 @@ def confirm(
     from sweep_platform.spec import SweepSpec
 
     runner, home = executor_of(executor, address), Home.locate()
-    with home.ledger() as ledger:
+    with home.ledger(patience_s=PATIENCE_S) as ledger:
         record = find_sweep(ledger, sweep)
         spec = SweepSpec.from_dict(record.spec)
         wanted = spec.confirm.model_copy(update=_given(runs=runs, max_runs=max_runs))

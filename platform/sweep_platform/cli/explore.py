@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,6 +50,8 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show the sweeps, or one sweep's trials with their state, values and cost."""
+    from sweep_platform.driver.spending import budget_left
+
     with Home.locate().ledger() as ledger:
         if sweep is None:
             _list_sweeps(ledger, as_json)
@@ -58,32 +59,17 @@ def status(
         record = find_sweep(ledger, sweep)
         trials = ledger.trials(record.id)
         metrics = objective_metrics(record)
-        left = _budget_left(ledger, record, trials)
+        left = budget_left(ledger, record, trials)
         if as_json:
             rows = [_trial_json(trial, metrics) for trial in trials]
             promotions = _promotions(ledger, record, trials)
             echo_json({"sweep": record.address, "trials": rows, "budget_left": left, "promotions": promotions})
             return
         console().print(trial_table(record, trials))
-        typer.echo(f"left of the budget: {', '.join(_amount(key, value) for key, value in left.items())}")
-        for chosen in _promotions(ledger, record, trials):
+        typer.echo(f"left of the budget: {', '.join(units.amount(key, value) for key, value in left.items())}")
+        latest = {chosen["alias"]: chosen for chosen in _promotions(ledger, record, trials)}
+        for chosen in latest.values():
             typer.echo(f"{chosen['alias']}: trial {chosen['trial']} by {chosen['who']} ({chosen['why']})")
-
-
-def _budget_left(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> dict[str, float]:
-    """What is left of each limit of the budget that the sweep last ran with, as if it went on now."""
-    from sweep_platform.driver.spending import Spending, running_seconds
-    from sweep_platform.spec import Budget
-
-    stored = {key: value for key, value in sweep.spec["budget"].items() if key in Budget.model_fields}
-    spending = Spending(Budget.model_validate(stored), running_seconds(ledger, trials), time.monotonic())
-    return spending.remaining(trials)
-
-
-def _amount(key: str, value: float) -> str:
-    if key == "trials":
-        return units.count(int(value), "trial")
-    return units.duration(value) if key == "wall_clock" else units.metric(f"cost/{key}", value)
 
 
 def _promotions(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> list[dict[str, Any]]:

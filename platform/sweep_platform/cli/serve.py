@@ -24,6 +24,7 @@ def ui(
     from sweep_platform.tracking import Store, serve
 
     home = Home.locate()
+    typer.echo("MLflow is starting, which takes some seconds", err=True)
     serve(Store(home.mlflow_uri, home.artifacts), port, announce=lambda url: typer.echo(f"MLflow: {url}"))
 
 

@@ -11,9 +11,9 @@ from sweep_platform import units
 from sweep_platform.cli.app import app, console, examples
 from sweep_platform.cli.running import AddressOption, ExecutorOption, Plain, executor_of, watched
 from sweep_platform.errors import BadInput, Fault
-from sweep_platform.home import Home, find_sweep
+from sweep_platform.home import PATIENCE_S, Home, find_sweep, production_file
 from sweep_platform.spec import load_spec
-from sweep_platform.trainers import describe_config, load_trainer
+from sweep_platform.trainers import describe_config, estimate_memory, load_trainer
 
 if TYPE_CHECKING:
     from run_ledger import Ledger, SweepRecord
@@ -51,9 +51,9 @@ def sweep(
     """Search: train the candidates, record them, show the frontier. Run it again to resume."""
     from sweep_platform.driver import open_sweep
 
-    loaded, runner = _checked(spec, overrides), executor_of(executor, address)
+    loaded, runner = checked(spec, overrides), executor_of(executor, address)
     home = Home.locate()
-    with home.ledger(must_exist=False) as ledger:
+    with home.ledger(must_exist=False, patience_s=PATIENCE_S) as ledger:
         sources = [find_sweep(ledger, address) for address in source or ()]
         with (
             watched(ledger, home, plain=plain) as observers,
@@ -71,7 +71,7 @@ def sweep(
         conclude(ledger, driver.sweep)
 
 
-def _checked(spec: Path, overrides: list[str] | None) -> SweepSpec:
+def checked(spec: Path, overrides: list[str] | None) -> SweepSpec:
     """Load a spec with every check there is, and say what is worth knowing about it.
 
     Raises:
@@ -100,7 +100,8 @@ def conclude(ledger: Ledger, record: SweepRecord) -> None:
     Raises:
         NoFeasibleTrial: no trial is complete.
     """
-    from sweep_platform.cli.choose import frontier_table, judged_frontier, production_file
+    from sweep_platform.cli.choose import frontier_table
+    from sweep_platform.evidence import judged_frontier
 
     found = judged_frontier(ledger, record)
     console().print(frontier_table(found))
@@ -116,9 +117,12 @@ def conclude(ledger: Ledger, record: SweepRecord) -> None:
 )
 def validate(spec: Spec, overrides: Overrides = None) -> None:
     """Check a spec in full: keys, values, the trainer's config, the data's files. Trains and writes nothing."""
-    loaded = _checked(spec, overrides)
+    loaded = checked(spec, overrides)
     objectives = ", ".join(f"{o.direction} {o.metric}" for o in loaded.objectives)
     trials, parameters = units.count(loaded.budget.trials, "trial"), units.count(len(loaded.search), "parameter")
     typer.echo(f"{spec}: valid; {trials} over {parameters}; {objectives}")
-    if told := describe_config(load_trainer(loaded.trainer), loaded.trial_config({})):
+    trainer, base = load_trainer(loaded.trainer), loaded.trial_config({})
+    if told := describe_config(trainer, base):
         typer.echo(f"base config: {told}")
+    if (memory := estimate_memory(trainer, trainer.Config.model_validate(base))) is not None:
+        typer.echo(f"base config: about {memory} on one device")

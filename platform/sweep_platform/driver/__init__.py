@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sweep_platform.driver.assignment import WAIT, Assignment, Crashed, Ended, Lost, Outcome, Wait
 from sweep_platform.driver.driver import Driver
-from sweep_platform.driver.opening import open_confirmation, open_sweep
+from sweep_platform.driver.opening import open_confirmation, open_roster, open_sweep
 
 __all__ = [
     "WAIT",
@@ -16,5 +16,6 @@ __all__ = [
     "Outcome",
     "Wait",
     "open_confirmation",
+    "open_roster",
     "open_sweep",
 ]

@@ -16,7 +16,7 @@ from run_ledger import TrialRecord, TrialState
 
 from sweep_platform.driver.assignment import WAIT, Assignment, Crashed, Outcome, Wait
 from sweep_platform.driver.failures import BACKOFF_S, RETRIES, disk_fault, machine_fault
-from sweep_platform.driver.placing import set_aside, trainer_section, with_trainer
+from sweep_platform.driver.placing import Workplace, set_aside, trainer_section, with_trainer
 from sweep_platform.driver.plan import Plan
 from sweep_platform.driver.reading import Verdict, judge, read
 from sweep_platform.driver.roster import Roster
@@ -76,6 +76,8 @@ class Driver:
         self._plan = plan
         self._feasibility = feasibility
         self._home = home
+        self._workplace = Workplace(home.trial_dir(roster.sweep, 0).parent, roster.lease.token)
+        self._place: Path | None = None
         self._running: dict[int, _Run] = {}
         self._losses: Counter[int] = Counter()
         self._interrupted = False
@@ -116,6 +118,7 @@ class Driver:
         Raises:
             StaleToken: another driver has taken the sweep over.
         """
+        self._workplace.leave()
         while self._running:
             _, run = self._running.popitem()
             self._roster.ledger.finish_trial(run.assignment.attempt, TrialState.WAITING)
@@ -224,13 +227,18 @@ class Driver:
         return with_trainer(self.spec.trial_config({}), num_threads=threads)
 
     def folder(self, number: int) -> Path:
-        """A trial's folder."""
+        """A trial's folder, as it is told to people."""
         return self._home.trial_dir(self.sweep, number)
 
+    def workplace(self, number: int) -> Path:
+        """A trial's folder, by a way that is gone once another driver has taken the sweep over."""
+        self._place = self._place or self._workplace.take()
+        return self._place / str(number)
+
     def _keep_traceback(self, number: int, traceback: str) -> None:
-        folder = self.folder(number)
+        folder = self.workplace(number)
         with suppress(OSError):  # a full disk, perhaps: the error itself is told all the same
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
             (folder / TRACEBACK).write_text(traceback, "utf-8")
 
     def _verdict(self, run: _Run, outcome: Outcome, machine: str | None) -> Verdict:
@@ -251,11 +259,11 @@ class Driver:
         )
         trial = self._roster.refresh(trial.number)
         if trial.attempts == 1:
-            set_aside(self.folder(trial.number))
+            set_aside(self.workplace(trial.number))
         config = dict(trial.config)
         if trainer_section(self.spec.base).get("num_threads") is None:
             config = with_trainer(config, num_threads=self.spec.threads)
-        config = with_trainer(config, default_local_dir=str(self.folder(trial.number)))
+        config = with_trainer(config, default_local_dir=str(self.workplace(trial.number)))
         if self.spec.pruning is not None:
             config = with_trainer(config, test_at=list(self.spec.pruning.rungs))
         threads = trainer_section(config).get("num_threads") or self.spec.threads

@@ -20,7 +20,9 @@ _MACHINE = re.compile(
     r"|\b(out of memory|Cannot allocate memory|can't allocate memory|NCCL error|Input/output error)\b",
     re.IGNORECASE,
 )
-_DISK = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system|database or disk is full")
+_DISK = re.compile(
+    r"No space left on device|Disk quota exceeded|File too large|Read-only file system|database or disk is full"
+)
 
 
 def machine_fault(outcome: Outcome) -> str | None:

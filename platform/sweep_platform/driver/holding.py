@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 LEASE_S = 60.0
 """Seconds that a sweep stays reserved for a driver that says nothing."""
-
-_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -52,10 +49,8 @@ def _kept(ledger: Ledger, lease: DriverLease) -> Iterator[None]:
 
     def renew() -> None:
         while not done.wait(LEASE_S / 4):
-            try:
+            with suppress(LedgerError):  # the next write says so in the driver's own thread
                 ledger.renew(lease)
-            except LedgerError as error:  # the next write says so in the driver's own thread
-                _log.warning("the sweep's lease can't be renewed: %s", error)
 
     thread = threading.Thread(target=renew, name="lease", daemon=True)
     thread.start()

@@ -60,18 +60,29 @@ def open_sweep(
         BadInput: no trainer of that name is installed.
         KeyboardInterrupt: on Ctrl-C or SIGTERM; everything reported is recorded, and the same call goes on.
     """
-    sweep = _find_or_create(ledger, spec, new)
     feasibility, announcer = Feasibility(spec, load_trainer(spec.trainer)), Announcer(observers)
-    with held(ledger, sweep.id) as lease:
-        if sweep.spec != spec.to_dict():
-            sweep = ledger.update_spec(lease, spec.to_dict())  # a larger budget, say; its identity is the same
-        roster = Roster(ledger, lease, sweep)
+    with open_roster(ledger, spec, new=new) as roster:
         _take_over(roster, spec, feasibility, sources)
         _reopen(roster.candidates, roster, failed=retry_failed)
         plan = _search_plan(roster, spec, feasibility, announcer)
         driver = Driver(roster=roster, plan=plan, spec=spec, feasibility=feasibility, observers=announcer, home=home)
         with _run(driver):
             yield driver
+
+
+@contextmanager
+def open_roster(ledger: Ledger, spec: SweepSpec, *, new: bool = False) -> Iterator[Roster]:
+    """Hold a spec's sweep, made if there is none, and yield its trials.
+
+    Raises:
+        SweepChanged: the latest version under this name was run with another spec.
+        SweepBusy: another driver that lives runs it.
+    """
+    sweep = _find_or_create(ledger, spec, new)
+    with held(ledger, sweep.id) as lease:
+        if sweep.spec != spec.to_dict():
+            sweep = ledger.update_spec(lease, spec.to_dict())  # a larger budget, say; its identity is the same
+        yield Roster(ledger, lease, sweep)
 
 
 @contextmanager

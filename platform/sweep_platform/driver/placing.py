@@ -3,8 +3,46 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+
+class Workplace:
+    """A driver's own way to its sweep's folder: a link that the next driver removes.
+
+    A lease fences a frozen driver off from the ledger; this fences its trainers off from the checkpoints. What is
+    written by way of the link after it is gone fails, or ends up beside the sweep's folder.
+
+    Args:
+        folder: The sweep's.
+        token: The driver's.
+    """
+
+    def __init__(self, folder: Path, token: int) -> None:
+        self._folder = folder
+        self._pattern = f".{folder.name}-driver-"
+        self._link = folder.with_name(f"{self._pattern}{token}")
+
+    def take(self) -> Path:
+        """Remove earlier drivers' links and make this one's; the folder itself where there can be no links."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for left in self._folder.parent.glob(f"{self._pattern}*"):
+            if left.is_symlink():
+                left.unlink(missing_ok=True)
+            else:  # made anew by a trainer that was fenced off
+                shutil.rmtree(left, ignore_errors=True)
+        try:
+            self._link.symlink_to(self._folder.name)
+        except OSError:
+            return self._folder
+        return self._link
+
+    def leave(self) -> None:
+        """Remove the link."""
+        with suppress(OSError):
+            self._link.unlink(missing_ok=True)
 
 
 def set_aside(folder: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from run_ledger import TrialRecord
+from run_ledger import SweepRecord, TrialRecord
 
 from sweep_platform.spec import Budget
 
@@ -54,6 +54,13 @@ class Spending:
         if budget.wall_clock is not None:
             left["wall_clock"] = budget.wall_clock - self.wall_clock()
         return {key: max(0.0, value) for key, value in left.items()}
+
+
+def budget_left(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> dict[str, float]:
+    """What is left of each limit of the budget that the sweep last ran with, as if it went on now."""
+    stored = {key: value for key, value in sweep.spec["budget"].items() if key in Budget.model_fields}
+    spending = Spending(Budget.model_validate(stored), running_seconds(ledger, trials), time.monotonic())
+    return spending.remaining(trials)
 
 
 def ran(trial: TrialRecord) -> bool:

@@ -122,7 +122,7 @@ class _Bridge:
         if not isinstance(step, Assignment):
             return None
         self._assignments[trial_id] = step
-        folder = str(self.driver.folder(step.number))
+        folder = str(self.driver.workplace(step.number))
         job = Job(self.driver.spec.trainer, step.config, step.threads, folder)
         return {JOB: job.dump()}
 

@@ -1,24 +1,35 @@
-"""The frontier picture as an interactive page, with plotly. The page holds all it needs and works offline."""
+"""Pictures as interactive pages, with plotly. A page holds all it needs and works offline."""
 
 from __future__ import annotations
 
+from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 
-from sweep_platform.plots.picture import FRONT_COLOUR, KNEE_COLOUR, OTHER_COLOUR, Axis, Dot, Picture
+from sweep_platform.plots.picture import FRONT_COLOUR, KNEE_COLOUR, OTHER_COLOUR, Axis, Dot, FrontierPicture, safe
+
+LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0}
+"""Above the picture, where it hides neither ticks nor titles."""
 
 
-def write_html(picture: Picture, path: Path) -> None:
-    """Write the page."""
-    figure(picture).write_html(
-        path, include_plotlyjs=True, full_html=True, div_id="frontier", config={"displaylogo": False}
-    )
+def write_html(picture: Any, path: Path) -> None:
+    """Write the page of one picture."""
+    chart = figure(picture)
+    chart.update_layout(title={"text": f"{safe(picture.title)}<br><sup>{safe(picture.caption)}</sup>"})
+    chart.update_layout(template="plotly_white", margin={"t": 90})
+    chart.write_html(path, include_plotlyjs=True, full_html=True, div_id="picture", config={"displaylogo": False})
 
 
-def figure(picture: Picture) -> go.Figure:
-    """The picture as a plotly figure."""
+@singledispatch
+def figure(picture: Any) -> go.Figure:
+    """A picture as a plotly figure, without title and caption."""
+    raise TypeError(type(picture))
+
+
+@figure.register
+def _frontier(picture: FrontierPicture) -> go.Figure:
     chart = go.Figure()
     for dot in picture.dots:
         if dot.ellipse:
@@ -38,13 +49,12 @@ def figure(picture: Picture) -> go.Figure:
         chart.add_trace(_dots(front, "on the frontier", FRONT_COLOUR, 12, "circle", labelled=True))
     chart.add_trace(_dots(knee, "knee", KNEE_COLOUR, 18, "star", labelled=True))
     chart.update_layout(
-        title={"text": f"{picture.title}<br><sup>{picture.caption}</sup>"},
-        template="plotly_white",
-        xaxis=_axis(picture.x),
-        yaxis=_axis(picture.y),
-        legend={"orientation": "h", "yanchor": "top", "y": -0.16, "x": 0},
+        xaxis=axis(picture.x),
+        yaxis=axis(picture.y),
+        height=480,
+        legend=LEGEND,
         hoverlabel={"align": "left"},
-        margin={"t": 90, "b": 90},
+        margin={"t": 20, "b": 70},
     )
     return chart
 
@@ -73,8 +83,9 @@ def _dots(dots: list[Dot], name: str, colour: str, size: int, symbol: str, *, la
     )
 
 
-def _axis(axis: Axis) -> dict[str, Any]:
-    settings: dict[str, Any] = {"title": axis.title, "type": "log" if axis.log else "linear"}
-    if axis.ticks:
-        settings |= {"tickvals": list(axis.ticks), "ticktext": list(axis.labels)}
+def axis(shown: Axis) -> dict[str, Any]:
+    """An axis as plotly takes it."""
+    settings: dict[str, Any] = {"title": safe(shown.title), "type": "log" if shown.log else "linear"}
+    if shown.ticks:
+        settings |= {"tickvals": list(shown.ticks), "ticktext": list(shown.labels)}
     return settings

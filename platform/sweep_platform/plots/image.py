@@ -1,9 +1,11 @@
-"""The frontier picture as PNG, SVG or PDF, with matplotlib's file back end: no display and no browser."""
+"""Pictures as PNG, SVG or PDF, with matplotlib's file back end: no display and no browser."""
 
 from __future__ import annotations
 
+from functools import singledispatch
 from pathlib import Path
 from textwrap import fill
+from typing import Any, Literal
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -12,21 +14,23 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import NullLocator
 from matplotlib.transforms import Bbox
 
-from sweep_platform.plots.picture import FRONT_COLOUR, KNEE_COLOUR, OTHER_COLOUR, Dot, Picture
+from sweep_platform.plots.picture import FRONT_COLOUR, KNEE_COLOUR, OTHER_COLOUR, Axis, Dot, FrontierPicture
 
-_INK = "#202124"
-_FAINT = "#5f6368"
+INK = "#202124"
+FAINT = "#5f6368"
 _TITLE_WIDTH = 75
-"""Characters of a title's line."""
+"""Characters of a title's line, on a sheet of 8 inches."""
+_CAPTION_WIDTH = 125
+"""Characters of a caption's line, on such a sheet."""
 _PLACES = ((-6, 6, "right"), (6, -15, "left"), (6, 6, "left"), (-6, -15, "right"), (-12, -4, "right"), (12, -4, "left"))
 """Where a dot's number may stand, best first: offsets in points, and which end is at the dot."""
 _DIGIT, _LINE = 7.0, 10.0
 """Size of one digit of a number, in points."""
 
 
-def write_image(picture: Picture, path: Path) -> None:
+def write_image(picture: Any, path: Path) -> None:
     """Write the image in the format that the file name's ending says."""
-    with rc_context({"svg.hashsalt": "sweep_platform"}):
+    with rc_context({"svg.hashsalt": "sweep_platform", "text.parse_math": False}):
         figure(picture).savefig(path, dpi=160, facecolor="white", metadata=_metadata(path))
 
 
@@ -35,8 +39,14 @@ def _metadata(path: Path) -> dict[str, None] | None:
     return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
 
 
-def figure(picture: Picture) -> Figure:
-    """The picture as a matplotlib figure, 8 × 5 inches."""
+@singledispatch
+def figure(picture: Any) -> Figure:
+    """A picture as a matplotlib figure, 8 inches wide or more."""
+    raise TypeError(type(picture))
+
+
+@figure.register
+def _frontier(picture: FrontierPicture) -> Figure:
     sheet = Figure(figsize=(8, 5), layout="constrained")
     axes = sheet.add_subplot()
     for dot in picture.dots:
@@ -49,7 +59,7 @@ def figure(picture: Picture) -> Figure:
     _draw_dots(axes, [d for d in picture.dots if d.on_front and not d.knee], "", marker="o", size=7.5)
     _draw_dots(axes, [d for d in picture.dots if d.knee], "knee", marker="*", size=14.0)
     _dress(axes, picture)
-    sheet.supxlabel(picture.caption, x=0.02, ha="left", fontsize=8, color=_FAINT)
+    sheet.supxlabel(picture.caption, x=0.02, ha="left", fontsize=8, color=FAINT)
     sheet.legend(loc="outside upper right", ncols=3, frameon=False, fontsize=9)
     sheet.draw_without_rendering()  # the layout settles where dots are on the sheet
     _label(axes, picture.dots, sheet.dpi / 72)
@@ -124,18 +134,37 @@ def _colour(dot: Dot) -> str:
     return FRONT_COLOUR if dot.on_front else OTHER_COLOUR
 
 
-def _dress(axes: Axes, picture: Picture) -> None:
+def _dress(axes: Axes, picture: FrontierPicture) -> None:
     title = fill(picture.title, _TITLE_WIDTH)
-    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=12)
-    axes.set_xlabel(picture.x.title, color=_INK)
-    axes.set_ylabel(picture.y.title, color=_INK)
-    if picture.x.log:
-        axes.set_xscale("log")
-        axes.set_xticks(picture.x.ticks, picture.x.labels)
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.margins(x=0.06)
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=12)
+    set_axis(axes, picture.x, "x")
+    set_axis(axes, picture.y, "y")
+    dress(axes)
+
+
+def set_axis(axes: Axes, shown: Axis, which: Literal["x", "y"]) -> None:
+    """Title, scale and ticks of one axis."""
+    axes.set(**{f"{which}label": shown.title})
+    if shown.log:
+        axes.set(**{f"{which}scale": "log"})
+        (axes.set_xmargin if which == "x" else axes.set_ymargin)(0.06)
+    if shown.ticks:
+        there = axes.xaxis if which == "x" else axes.yaxis
+        there.set_ticks(shown.ticks, labels=shown.labels)
+        there.set_minor_locator(NullLocator())
+
+
+def dress(axes: Axes) -> None:
+    """Faint frame and grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#dadce0")
-    axes.tick_params(colors=_FAINT, labelsize=9)
+    axes.tick_params(colors=FAINT, labelsize=9)
     axes.grid(True, color="#e8eaed", linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+def titled(sheet: Figure, title: str, caption: str) -> None:
+    """Title above and caption below all of a sheet's parts."""
+    wide = sheet.get_figwidth() / 8
+    sheet.suptitle(fill(title, int(_TITLE_WIDTH * wide)), x=0.02, ha="left", fontsize=12, fontweight="bold", color=INK)
+    sheet.supxlabel(fill(caption, int(_CAPTION_WIDTH * wide)), x=0.02, ha="left", fontsize=8, color=FAINT)

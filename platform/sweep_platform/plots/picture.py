@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 FRONT_COLOUR = "#0072b2"
 KNEE_COLOUR = "#d55e00"
 OTHER_COLOUR = "#9aa0a6"
+SHADES = ("#3b3f8f", "#8a3f9e", "#c8487f", "#e8754f", "#f3a738")
+"""From the worst to the best: told apart by lightness too, and on light and dark ground."""
 
 _ELLIPSE = 48
 """Corners of an ellipse."""
@@ -66,7 +68,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class FrontierPicture:
     """Everything the frontier picture shows."""
 
     title: str
@@ -78,14 +80,14 @@ class Picture:
     """Corners of the front's step line: the best y that x buys. Empty unless there are two objectives."""
 
     @classmethod
-    def of(cls, frontier: Frontier, evaluated: tuple[int, int] | None = None) -> Picture:
+    def of(cls, frontier: Frontier, evaluated: tuple[int, int] | None = None) -> FrontierPicture:
         """Prepare the picture of a frontier.
 
         Args:
             frontier: The sweep's frontier.
             evaluated: Problems and samples a problem of each evaluation, for the caption.
         """
-        x_at, y_at = _axes(frontier.goals)
+        x_at, y_at = axes_of(frontier.goals)
         on_front = {point.number for point in frontier.front}
         dots = tuple(
             Dot(
@@ -95,21 +97,23 @@ class Picture:
                 error=point.errors[y_at],
                 on_front=point.number in on_front,
                 knee=point.number == frontier.knee.number,
-                hover=_hover(point),
+                hover=hover(point),
                 ellipse=() if x_at is None else _ellipse(point, x_at, y_at),
             )
             for point in frontier.points
         )
-        front = [dot for dot in dots if dot.on_front]
-        y_title = _title(frontier.goals[y_at].metric)
-        against = "trial" if x_at is None else _title(frontier.goals[x_at].metric)
+        front = [(dot.x, dot.y) for dot in dots if dot.on_front]
+        y_title = title(frontier.goals[y_at].metric)
+        against = "trial" if x_at is None else title(frontier.goals[x_at].metric)
         return cls(
             title=f"{frontier.address}: {y_title} against {against}",
             caption=_caption(frontier, evaluated, dots),
-            x=_axis("trial", "", []) if x_at is None else _axis_of(frontier.goals[x_at], [dot.x for dot in dots]),
+            x=Axis("trial", "", False, (), ())
+            if x_at is None
+            else axis_of(frontier.goals[x_at], [dot.x for dot in dots]),
             y=Axis(y_title, frontier.goals[y_at].metric, False, (), ()),
             dots=dots,
-            steps=_steps(front, max(dot.x for dot in dots)) if _is_trade_off(frontier.goals) else (),
+            steps=step_line(front, max(dot.x for dot in dots)) if is_trade_off(frontier.goals) else (),
         )
 
 
@@ -121,11 +125,12 @@ def evaluation_size(evaluations: Sequence[EvaluationRecord]) -> tuple[int, int] 
     return len(problems), round(len(evaluations) / len(problems))
 
 
-def _is_trade_off(goals: Sequence[Goal]) -> bool:
+def is_trade_off(goals: Sequence[Goal]) -> bool:
+    """Whether the goals are two, one for more and one for less: then there is a front line."""
     return len(goals) == 2 and {goal.direction for goal in goals} == {"maximize", "minimize"}
 
 
-def _axes(goals: Sequence[Goal]) -> tuple[int | None, int]:
+def axes_of(goals: Sequence[Goal]) -> tuple[int | None, int]:
     """Indices of the objectives shown: cost across, accuracy up; a lone one stands over the trial number."""
     if len(goals) == 1:
         return None, 0
@@ -133,20 +138,17 @@ def _axes(goals: Sequence[Goal]) -> tuple[int | None, int]:
     return (0, 1) if across is None or up is None else (across, up)
 
 
-def _title(metric: str) -> str:
+def title(metric: str) -> str:
+    """A metric in words."""
     return _TITLES.get(metric, metric)
 
 
-def _axis(title: str, metric: str, values: Sequence[float]) -> Axis:
-    if not values or min(values) <= 0:
-        return Axis(title, metric, False, (), ())
+def axis_of(goal: Goal, values: Sequence[float]) -> Axis:
+    """The axis of an objective; logarithmic for what is minimised, where all its values are positive."""
+    if goal.maximize or not values or min(values) <= 0:
+        return Axis(title(goal.metric), goal.metric, False, (), ())
     ticks = log_ticks(min(values), max(values))
-    return Axis(title, metric, True, ticks, tuple(units.metric(metric, tick) for tick in ticks))
-
-
-def _axis_of(goal: Goal, values: Sequence[float]) -> Axis:
-    title = _title(goal.metric)
-    return _axis(title, goal.metric, [] if goal.maximize else values)
+    return Axis(title(goal.metric), goal.metric, True, ticks, tuple(units.metric(goal.metric, tick) for tick in ticks))
 
 
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
@@ -166,6 +168,17 @@ def log_ticks(low: float, high: float) -> tuple[float, ...]:
     return tuple(10.0**e for e in decades[:: math.ceil(len(decades) / 7)] if low <= 10.0**e <= high)
 
 
+def linear_ticks(low: float, high: float) -> tuple[float, ...]:
+    """Round numbers in low … high for a linear axis: a handful of them, or the one number that there is."""
+    if not high > low:
+        return (low,)
+    step = 10.0 ** math.floor(math.log10((high - low) / 6))
+    while high / step - low / step > 6:
+        step *= 2.5 if f"{step:e}".startswith("2") else 2
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return tuple(float(f"{place * step:.12g}") for place in range(first, last + 1)) or (low, high)
+
+
 def _apart(ticks: tuple[float, ...], gap: float) -> tuple[float, ...]:
     """Leave out ticks whose labels would run into the one before; two stay in any case."""
     kept = [ticks[0]]
@@ -175,13 +188,16 @@ def _apart(ticks: tuple[float, ...], gap: float) -> tuple[float, ...]:
     return tuple(kept) if len(kept) > 1 else (ticks[0], ticks[-1])
 
 
-def _steps(front: Iterable[Dot], right: float) -> tuple[tuple[float, float], ...]:
-    """Corners of the line under which nothing measured lies: flat until the next point pays off."""
+def step_line(dots: Iterable[tuple[float, float]], right: float) -> tuple[tuple[float, float], ...]:
+    """Corners of a line that is flat from each dot (x, y) to the next one, and on to `right`.
+
+    Of a front, it is the line under which nothing measured lies.
+    """
     corners: list[tuple[float, float]] = []
-    for dot in sorted(front, key=lambda dot: (dot.x, dot.y)):
+    for x, y in sorted(dots):
         if corners:
-            corners.append((dot.x, corners[-1][1]))
-        corners.append((dot.x, dot.y))
+            corners.append((x, corners[-1][1]))
+        corners.append((x, y))
     if corners and corners[-1][0] < right:
         corners.append((right, corners[-1][1]))
     return tuple(corners)
@@ -203,7 +219,8 @@ def _ellipse(point: Point, x_at: int, y_at: int) -> tuple[tuple[float, float], .
     return tuple(corners)
 
 
-def _hover(point: Point) -> str:
+def hover(point: Point) -> str:
+    """Lines about a point, for plotly."""
     lines = [f"trial {point.number} ({point.origin})" if point.origin else f"trial {point.number}"]
     for goal, value, error in zip(point.goals, point.values, point.errors, strict=True):
         shown = units.metric(goal.metric, value) if error is None else units.accuracy(value, error)
@@ -212,7 +229,12 @@ def _hover(point: Point) -> str:
         lines.append(f"on the front with probability {point.probability:.2f}")
     for path, value in point.params.items():
         lines.append(f"{path} = {value:.4g}" if isinstance(value, float) else f"{path} = {value}")
-    return "<br>".join(line.replace("<", "&lt;") for line in lines)
+    return "<br>".join(map(safe, lines))
+
+
+def safe(text: str) -> str:
+    """A text in which plotly finds no tags."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _caption(frontier: Frontier, evaluated: tuple[int, int] | None, dots: Sequence[Dot]) -> str:

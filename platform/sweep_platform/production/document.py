@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sweep_platform import units
 from sweep_platform.errors import BadInput, Fault
-from sweep_platform.evidence import judge_trials
+from sweep_platform.evidence import judged_frontier
 from sweep_platform.files import to_yaml, write_atomically
-from sweep_platform.frontier import Frontier, goal_index, points
+from sweep_platform.frontier import IMPORTED, goal_index, points
 from sweep_platform.home import find_sweep
 from sweep_platform.spec.compose import read_yaml
 from sweep_platform.spec.faults import Where, from_pydantic
@@ -62,6 +62,8 @@ class Provenance(_Part):
     """The sweep's first minimised objective."""
     cost: float | None = None
     """Its value in the trial, in the metric's unit."""
+    origin: str | None = None
+    """Who proposed the trial; `imported:<study>` if another system trained it."""
     confirming_runs: int = 0
     """Runs under other seeds that the values are means over; 0: the search's own run."""
     exported_at: datetime
@@ -153,9 +155,7 @@ def _find(ledger: Ledger, address: str, number: int) -> tuple[SweepRecord, Trial
 
 def _provenance(ledger: Ledger, sweep: SweepRecord, trial: TrialRecord) -> Provenance:
     """What is known of a trial: from its confirming runs, if it has any."""
-    trials = ledger.trials(sweep.id)
-    judged, confirmed = judge_trials(ledger, sweep, trials)
-    found = Frontier.of(sweep, trials, judged, confirmed=confirmed).points
+    found = judged_frontier(ledger, sweep).points
     point = next(point for point in found if point.number == trial.number)
     accuracy, cost = goal_index(point.goals, "maximize"), goal_index(point.goals, "minimize")
     return Provenance(
@@ -168,6 +168,7 @@ def _provenance(ledger: Ledger, sweep: SweepRecord, trial: TrialRecord) -> Prove
         accuracy_se=None if accuracy is None else point.errors[accuracy],
         cost_metric=None if cost is None else point.goals[cost].metric,
         cost=None if cost is None else point.values[cost],
+        origin=trial.origin,
         confirming_runs=point.runs,
         exported_at=datetime.now(UTC).replace(microsecond=0),
     )
@@ -192,6 +193,8 @@ def _header(document: ProductionFile, out: Path) -> str:
             shown = units.accuracy(origin.accuracy, origin.accuracy_se)
             basis = f"over {origin.confirming_runs} confirming runs" if origin.confirming_runs else "in one run"
             lines.append(f"Measured {origin.accuracy_metric} {shown} {basis}.")
+            if (origin.origin or "").startswith(IMPORTED) and not origin.confirming_runs:
+                lines.append(f"It was not trained here, but {origin.origin}.")
         if origin.cost_metric is not None and origin.cost is not None:
             lines.append(f"Paid {origin.cost_metric} {units.metric(origin.cost_metric, origin.cost)}.")
     lines.append(f"Run it, and again to resume: platform train {out}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sweep_platform.search.encoding import is_ordered, place
+from sweep_platform.search.encoding import is_ordered, place_of
 from sweep_platform.search.space import Space
 from sweep_platform.spec import Domain
 from sweep_platform.spec.identity import canonical_json
@@ -67,7 +67,7 @@ class Candidates:
 
     def _moved(self, domain: Domain, value: Any, width: float) -> Any:
         """A value of an ordered domain nearby."""
-        here = place(domain, value)
+        here = place_of(domain, value)
         if domain.size is not None and domain.size <= _FEW:
             index = next(index for index in range(domain.size) if domain.nth(index) == domain.canonical(value))
             return domain.nth(min(max(index + (1 if self._rng.random() < 0.5 else -1), 0), domain.size - 1))

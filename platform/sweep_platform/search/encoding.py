@@ -42,7 +42,7 @@ class Encoding:
         if not active:
             found = [_ABSENT] * width
         elif ordered:
-            found = [place(domain, params[path])]
+            found = [place_of(domain, params[path])]
         else:
             found = [float(domain.nth(index) == params[path]) for index in range(width)]
         return [*found, float(active)] if domain.when is not None else found
@@ -56,7 +56,7 @@ def is_ordered(domain: Domain) -> bool:
     return len(numbers) == len(domain.choice) and sorted(set(numbers)) == numbers
 
 
-def place(domain: Domain, value: Any) -> float:
+def place_of(domain: Domain, value: Any) -> float:
     """Where a value lies between the lowest, 0, and the highest, 1."""
     if isinstance(domain, Choice):
         return domain.choice.index(value) / max(1, len(domain.choice) - 1)

@@ -7,7 +7,7 @@ feasibility) and `budget.concurrency` (a suggestion doesn't know the last `concu
 Out: `name` (it is the address), the rest of the budget (so that a sweep can be continued with a larger one), `confirm`
 (which is about what comes after) and `hardware.name`. The threads of a trial change the order of float sums but not
 what a trial measures, so a sweep may go on on a machine with other cores, unless an objective or a constraint is a
-time (`cost/device_seconds`, `perf/throughput`, `timing_s/…`): then `hardware.name` and `cores` are in.
+time (`cost/device_seconds`, `perf/throughput` and other rates, `timing_s/…`): then `hardware.name` and `cores` are in.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from sweep_platform.spec.paths import flatten
 
-TIMED = ("cost/device_seconds", "perf/throughput", "timing_s/")
+TIMED = ("cost/device_seconds", "perf/throughput", "perf/tokens_per_s/", "perf/mfu/", "perf/idle_share", "timing_s/")
 
 
 def _view(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import operator
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from sweep_platform.spec.paths import did_you_mean
 
+_PHASES = ("gen", "old_log_prob", "ref", "update_actor", "testing")
+"""Of a step, in which a model computes."""
 NAMES = (
     "val/accuracy",
     "val/<data set>/accuracy",
@@ -33,8 +36,9 @@ NAMES = (
     *(f"multi_turn/{name}" for name in ("offered", "turns_mean", "calls_mean", "call_share", "failure_share")),
     "multi_turn/tool_token_share",
     *("health/code", "health/findings"),
-    *("perf/throughput", "perf/peak_memory_gb"),
-    *(f"timing_s/{name}" for name in ("step", "gen", "tools", "reward", "ref", "update_actor", "testing")),
+    *("perf/throughput", "perf/peak_memory_gb", "perf/idle_share"),
+    *(f"perf/{rate}/{phase}" for rate in ("tokens_per_s", "mfu") for phase in _PHASES),
+    *(f"timing_s/{name}" for name in (*_PHASES, "step", "tools", "reward")),
 )
 NEED = f"a metric that trials report, such as {', '.join(NAMES[:5])}"
 _FAMILY = re.compile(
@@ -75,6 +79,11 @@ class MetricBound:
         """Read a bound; None if `text` isn't one (it is a config expression, then)."""
         match = _BOUND.fullmatch(text)
         return cls(match[1], match[2], float(match[3])) if match else None
+
+    def excess(self, value: float) -> float:
+        """How far `value` is beyond the limit; above 0 exactly where the bound doesn't hold."""
+        beyond = value - self.limit if self.sign.startswith("<") else self.limit - value
+        return beyond if (beyond > 0) is not self.holds(value) else sys.float_info.min
 
     def holds(self, value: float) -> bool:
         """Whether `value` is within the bound; NaN never is."""

@@ -139,7 +139,8 @@ class Hardware(Part):
     cores: Count | None = None
     """CPU cores shared by the trials that run at once; null takes those of the machine."""
     memory_gb: Annotated[float, Field(gt=0)] | None = None
-    """Memory of one device: a bound on a trial's `perf/peak_memory_gb`. null is no limit."""
+    """GiB of one device: a bound on a trial's `perf/peak_memory_gb`, and before it is trained on the trainer's estimate
+    of it. null is no limit."""
 
 
 class Confirmation(Part):
@@ -228,11 +229,16 @@ class SweepSpec(Part):
     @property
     def notes(self) -> list[str]:
         """What a user should know about the spec although nothing is wrong with it."""
-        return [
+        told = [
             f"priors.{prior.name}: {path} is not searched; its value {value!r} is not used"
             for prior in self.priors
             for path, value in prior.ignored.items()
         ]
+        cores = self.hardware.cores or available_cores()
+        if self.budget.concurrency > cores:
+            at_once = f"budget.concurrency: {self.budget.concurrency} trials at once"
+            told.append(f"{at_once} share {cores} core{'s' if cores > 1 else ''} here, and will wait for one another")
+        return told
 
     def trial_config(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The trainer's config of one trial, nested and plain: the base with `params` set.

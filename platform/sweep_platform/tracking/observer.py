@@ -51,6 +51,7 @@ class MLflowObserver:
         self._projector: Projector | None = None
         self._background: Background | None = None
         self._finished = False
+        self._token: int | None = None
 
     @property
     def busy_s(self) -> float:
@@ -59,6 +60,7 @@ class MLflowObserver:
 
     def sweep_started(self, sweep: SweepRecord, spec: Any, trials: Sequence[TrialRecord]) -> None:
         """Start the thread; trials of an earlier run of the sweep are brought up to date too."""
+        self._token = self._driver_token(sweep)
         self._mark(*trials)
         self._background = Background(
             lambda last: self._round(sweep, last), lambda reason: self._tell(sweep, reason), self._flush_s
@@ -107,6 +109,8 @@ class MLflowObserver:
     def _round(self, sweep: SweepRecord, last: bool) -> None:
         from sweep_platform.tracking.projector import Projector
 
+        if self._driver_token(sweep) != self._token:
+            return  # another driver has taken over, and shows all of it
         if self._projector is None:
             projector = Projector(self._store, self._ledger, sweep)
             projector.start()
@@ -124,6 +128,10 @@ class MLflowObserver:
         if last:
             end = self._projector.finish if self._finished else self._projector.interrupt
             end(self._ledger.trials(sweep.id))
+
+    def _driver_token(self, sweep: SweepRecord) -> int | None:
+        lease = self._ledger.lease(sweep.id)
+        return None if lease is None else lease.token
 
     def _tell(self, sweep: SweepRecord, reason: str) -> None:
         self._warn(

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep_platform.errors import NoFeasibleTrial
-from sweep_platform.evidence import judge_trials
+from sweep_platform.evidence import judged_frontier
 from sweep_platform.files import to_yaml
 from sweep_platform.frontier import Frontier
-from sweep_platform.plots import evaluation_size, save_frontier
+from sweep_platform.insight import Absent, Material, pictures
+from sweep_platform.plots import evaluation_size, save_frontier, save_picture
 from sweep_platform.tracking.notes import NOTE, frontier_note, searched_note
 from sweep_platform.tracking.runs import RunWriter, StepRecord, milliseconds, step_metrics
 from sweep_platform.tracking.samples import FILE, TAG, TAG_VALUE, samples_table
@@ -44,14 +45,23 @@ class Projector:
         self._experiment = store.experiment(sweep.name)
         # A server may hold sweeps of one name from several ledgers: the creation time tells them apart.
         self._uid = f"{sweep.address} {sweep.identity[:12]} {sweep.created_at.isoformat()}"
-        self._runs = {key: RunWriter.of(store.client, run) for key, run in self._existing()}
+        self._runs: dict[int, RunWriter] = {}
+        for key, run in self._existing():
+            if key in self._runs:  # a driver that was frozen made it after another one had: it shows the same
+                store.client.delete_run(run.info.run_id)
+            else:
+                self._runs[key] = RunWriter.of(store.client, run)
         self._linked: set[int] = set()
 
     def _existing(self) -> Iterator[tuple[int, Run]]:
         token: str | None = None
         while True:
             page = self._store.client.search_runs(
-                [self._experiment], f"tags.sweep_uid = '{self._uid}'", max_results=1000, page_token=token
+                [self._experiment],
+                f"tags.sweep_uid = '{self._uid}'",
+                max_results=1000,
+                order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
+                page_token=token,
             )
             for run in page:
                 yield int(run.data.tags.get("trial", PARENT)), run
@@ -84,8 +94,7 @@ class Projector:
         counts = Counter(f"trials.{trial.state}" for trial in trials)
         writer.tags({name: str(count) for name, count in counts.items()})
         try:
-            judged, confirmed = judge_trials(self._ledger, self._sweep, trials)
-            frontier = Frontier.of(self._sweep, trials, judged, confirmed=confirmed)
+            frontier = judged_frontier(self._ledger, self._sweep, trials)
         except NoFeasibleTrial as error:
             writer.tags({NOTE: str(error)})
         else:
@@ -109,7 +118,17 @@ class Projector:
                 save_frontier(frontier, Path(folder) / name, evaluated)
             (Path(folder) / "frontier.json").write_text(json.dumps(frontier.to_json(), indent=2), encoding="utf-8")
             self._store.client.log_artifacts(writer.run_id, folder)
+        self._insight(writer, trials)
         writer.tags({NOTE: frontier_note(frontier), "knee": str(knee.number)})
+
+    def _insight(self, writer: RunWriter, trials: Sequence[TrialRecord]) -> None:
+        """Write the pictures of what the sweep teaches, as far as there are trials enough."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, picture in pictures(Material.of(self._sweep, trials)).items():
+                if not isinstance(picture, Absent):
+                    save_picture(picture, Path(folder) / f"{name}.html")
+                    save_picture(picture, Path(folder) / f"{name}.png")
+            self._store.client.log_artifacts(writer.run_id, folder)
 
     def _parent(self) -> RunWriter:
         sweep = self._sweep

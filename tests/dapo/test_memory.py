@@ -1,0 +1,163 @@
+"""The estimate of a run's peak memory: its numbers are those of real models, and it moves with what it depends on."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dapo.arithmetic import WORDS
+from dapo.config import Config
+from dapo.memory import GIB, LOGITS_AT_ONCE, ModelSize, estimate_memory
+from dapo.model import Decoder, DecoderConfig
+from dapo.model_logprobs import CHUNK_ELEMENTS
+from dapo.named_models import NAMED_SHAPES, TINY
+from dapo.tokenizer import byte_tokenizer
+from small_policy import small_policy
+from transformers import AutoModelForCausalLM, GPT2Config
+
+
+def estimated(**keys: Any) -> float:
+    tree: dict[str, Any] = {}
+    for key, value in keys.items():
+        section, name = key.split("__", 1)
+        tree.setdefault(section, {})[name] = value
+    found = estimate_memory(Config.model_validate(tree))
+    assert found is not None
+    return found.total_gb
+
+
+def test_the_embedded_models_shape_is_its_tokenizers() -> None:
+    tokenizer = byte_tokenizer(WORDS)
+    assert (TINY.vocab_size, TINY.eos_token_id, TINY.pad_token_id) == (
+        tokenizer.vocab_size,
+        tokenizer.eos_id,
+        tokenizer.pad_id,
+    )
+
+
+def test_logits_are_cut_as_the_estimate_says() -> None:
+    assert LOGITS_AT_ONCE == CHUNK_ELEMENTS
+
+
+@pytest.mark.parametrize("changes", [{}, {"model_type": "qwen2"}, {"tie_word_embeddings": False}])
+def test_parameters_are_those_of_the_model(changes: dict[str, Any]) -> None:
+    shape = dataclasses.replace(small_policy().config, **changes)
+    assert ModelSize.of_decoder(shape).parameters == sum(w.numel() for w in Decoder(shape).parameters())
+
+
+def test_smollm2_has_135_million() -> None:
+    assert ModelSize.of_decoder(NAMED_SHAPES["smollm2-135m"]).parameters == 134_515_008
+
+
+def test_what_is_saved_for_the_backward_pass_is_what_is_counted() -> None:
+    """Everything that autograd keeps of one layer more, in numbers per token."""
+
+    def kept(layers: int) -> int:
+        shape = DecoderConfig("llama", 50, 64, 160, layers, 4, 2, 16)
+        torch.manual_seed(0)
+        model = Decoder(shape)
+        weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+        found: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            store = tensor.untyped_storage()
+            if store.data_ptr() not in weights:
+                found[store.data_ptr()] = store.nbytes() // 4
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            hidden = model.hidden_packed(torch.arange(512) % 50, torch.arange(9) * 64)
+        assert hidden.requires_grad
+        return sum(found.values())
+
+    fused_weights = 64 * (64 + 2 * 32)
+    counted = 6 * 64 + 4 * 64 + 3 * 32 + 4 * 160
+    assert (kept(3) - kept(2) - fused_weights) / 512 == pytest.approx(counted, rel=0.05)
+
+
+def test_it_grows_and_falls_with_what_it_depends_on() -> None:
+    base = estimated(model__path="smollm2-135m")
+    weights = 134_515_008 * 4 / GIB
+    assert estimated(model__path="smollm2-135m", actor__use_kl_loss=True) == pytest.approx(base + weights)
+    assert estimated(model__path="smollm2-135m", model__enable_gradient_checkpointing=True) < 0.6 * base
+    assert estimated(model__path="smollm2-135m", actor__ppo_max_token_len_per_gpu=512) < 0.6 * base
+    assert estimated(model__path="smollm2-135m", model__dtype="bfloat16") < 0.65 * base
+    assert estimated(model__path="smollm2-135m", model__lora_rank=8) < base - weights
+    assert estimated(model__path="smollm2-135m", trainer__device="cuda") < 0.9 * base
+    long: dict[str, Any] = {"data__max_response_length": 4096, "actor__ppo_max_token_len_per_gpu": 8192}
+    assert estimated(model__path="smollm2-135m", **long) > 1.5 * base  # the KV cache
+
+
+def test_it_says_what_for() -> None:
+    found = estimate_memory(Config.model_validate({"model": {"path": "smollm2-135m"}}))
+    assert found is not None
+    assert found.phase == "update" and str(found).startswith(f"{found.total_gb:.3g} GiB in update (activations ")
+    wide = {"model": {"path": "smollm2-135m"}, "data": {"max_response_length": 4000}, "rollout": {"n": 64}}
+    found = estimate_memory(Config.model_validate(wide))
+    assert found is not None and found.phase == "generation" and "(KV cache " in str(found)
+
+
+def test_a_model_of_transformers_is_read_from_its_folder(tmp_path: Path) -> None:
+    tokens = small_policy().tokenizer
+    config = GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=256, bos_token_id=None, vocab_size=64)
+    model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path)
+    tokens.save(tmp_path)
+    size = ModelSize.of_folder(tmp_path)
+    assert size is not None and not size.native
+    assert size.parameters == sum(weight.numel() for weight in model.parameters())
+    assert (size.hidden, size.intermediate, size.layers, size.queries, size.keys) == (32, 128, 2, 32, 32)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "{", '{"model_type": "gpt2", "n_head": 4, "n_embd": 8, "n_layer": 1}'])
+def test_where_nothing_can_be_told_there_is_none(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 64)
+    assert estimate_memory(Config.model_validate({"model": {"path": str(tmp_path)}})) is None
+    assert estimate_memory(Config.model_validate({"model": {"path": "owner/nothing-here"}})) is None
+
+
+def test_a_run_has_about_as_much(tmp_path: Path) -> None:
+    """A model of 20M parameters, whose memory is well above the interpreter's."""
+    tokenizer = byte_tokenizer(WORDS)
+    shape = DecoderConfig(
+        "llama", tokenizer.vocab_size, 384, 1152, 10, 6, 2, 64, eos_token_id=tokenizer.eos_id, pad_token_id=0
+    )
+    from dapo.model import Policy, save_policy
+    from dapo.warmstart import initialise
+
+    model = Decoder(shape)
+    initialise(model, torch.Generator().manual_seed(0))
+    save_policy(Policy(model, tokenizer, shape), tmp_path / "model")
+    config = {
+        "model": {"path": str(tmp_path / "model")},
+        "data": {
+            "train_batch_size": 4,
+            "val_size": 2,
+            "max_prompt_length": 24,
+            "max_response_length": 88,
+            "filter_overlong_prompts": True,
+        },
+        "algorithm": {"filter_groups": {"enable": False}},
+        "trainer": {"total_training_steps": 1, "test_freq": 0, "val_before_train": False, "num_threads": 1},
+    }
+    code = (
+        "import json, sys\nfrom dapo.trainer import Config, estimate_memory, train\n"
+        "config, peaks = Config.model_validate(json.loads(sys.argv[1])), []\n"
+        "train(config, lambda step: peaks.append(step.metrics['perf/peak_memory_gb']) or True)\n"
+        "print(json.dumps([max(peaks), estimate_memory(config).total_gb]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(config)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
+    )
+    had, told = json.loads(done.stdout.splitlines()[-1])
+    assert 0.7 * had < told < 1.6 * had

@@ -1,0 +1,1 @@
+"""Sweeps that are disturbed at random instants: what is killed, and what must hold after it."""

@@ -1,0 +1,125 @@
+"""The command `platform` in processes that start at once: forked from one that has loaded all but Ray and torch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+
+import mlflow.store.tracking.sqlalchemy_store
+import optuna
+import psutil
+import run_ledger.ledger
+import sweep_platform.plots.save
+import sweep_platform.search.samplers
+import sweep_platform.tracking.projector
+from sweep_platform import tracking
+from sweep_platform.cli import main
+from sweep_platform.driver import holding
+from sweep_platform.executors import inline
+from sweep_platform.tracking import MLflowObserver
+from toybox import trainer
+
+LOADED = (mlflow, optuna, run_ledger, sweep_platform, inline, trainer)
+"""What each process would otherwise spend seconds on."""
+FLUSH_S = 0.2
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["kills.command"])
+
+
+class Command:
+    """One process that runs `platform ARGUMENTS`.
+
+    Args:
+        arguments: of the command.
+        environment: variables that it sees beside this process's.
+        lease_s: how long its lease lives without a word.
+    """
+
+    def __init__(
+        self, arguments: Sequence[object], environment: Mapping[str, str], lease_s: float = holding.LEASE_S
+    ) -> None:
+        reader, writer = _context.Pipe(duplex=False)
+        words = [str(argument) for argument in arguments]
+        self._process = _context.Process(target=_run, args=(words, dict(environment), lease_s, writer))
+        self._process.start()
+        self._reader, self._said = reader, bytearray()
+        writer.close()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        self.pid = self._process.pid or 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.exitcode is None
+
+    @property
+    def said(self) -> str:
+        """What it has printed."""
+        return self._said.decode(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it still runs."""
+        if self.alive:
+            os.kill(self.pid, number)
+
+    def sleep(self, seconds: float) -> bool:
+        """Let it run for so long, or to its end; whether it still runs."""
+        self._process.join(seconds)
+        return self.alive
+
+    def end(self, seconds: float = 120.0) -> int:
+        """Wait for its end; its exit code, negative for a signal.
+
+        Raises:
+            AssertionError: it doesn't end.
+        """
+        self._process.join(seconds)
+        code = self._process.exitcode
+        if code is None:
+            self._process.kill()
+            raise AssertionError(f"the command hangs after {seconds} s: {self.said}")
+        self._listener.join(1.0)
+        return code
+
+    def family(self) -> list[psutil.Process]:
+        """Its processes: children and theirs."""
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def _listen(self) -> None:
+        try:
+            while chunk := os.read(self._reader.fileno(), 65536):
+                self._said += chunk
+        except OSError:
+            pass
+
+
+def _run(words: list[str], environment: dict[str, str], lease_s: float, output: Connection) -> None:
+    for stream in (1, 2):
+        os.dup2(output.fileno(), stream)
+    output.close()
+    os.environ.update(environment)
+    vars(tracking)["MLflowObserver"] = partial(MLflowObserver, flush_s=FLUSH_S)
+    vars(holding)["LEASE_S"] = lease_s
+    sys.argv = ["platform", *words]
+    main()
+
+
+def wait_until(condition: partial[bool], seconds: float = 60.0) -> bool:
+    """Wait for a condition; whether it came about."""
+    limit = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.01)
+    return True
