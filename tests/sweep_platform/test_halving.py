@@ -116,3 +116,18 @@ def test_why_it_stopped_names_rung_and_rivals(number: int) -> None:
     for other in range(4):
         rungs.observe(other, 1, 2, seen(0.5 - other / 10, 1e9))
     assert rungs.explain(number) == "at 0.5 of its length it wasn't among the best 2 of 4 trials evaluated there"
+
+
+def test_a_stopped_trial_is_taken_to_rise_as_those_did_that_went_on() -> None:
+    rungs = halving(rungs=[0.25, 0.5])
+    for number, (shown, half, end) in enumerate([(0.4, 0.5, 0.6), (0.5, 0.7, 0.8)]):
+        rungs.observe(number, 1, 4, seen(shown, 1e9))
+        rungs.observe(number, 2, 4, seen(half, 2e9))
+        rungs.observe(number, 4, 4, seen(end, 3e9))
+    rungs.observe(2, 1, 4, seen(0.3, 2e9))
+    rungs.observe(3, 2, 4, seen(0.3, 2e9))
+    assert rungs.projected(2) == pytest.approx((0.55, 6e9)), "0.25 more, and 3/4 of the cost"
+    assert rungs.projected(3) == pytest.approx((0.4, 3e9)), "from the second rung 0.1 more"
+    rungs.observe(4, 1, 4, seen(0.1, 1e9))
+    rungs.observe(4, 4, 4, seen(0.1, 4e9))
+    assert rungs.projected(2)[0] == pytest.approx(0.3 + 0.5 / 3), "as others end, more is known"

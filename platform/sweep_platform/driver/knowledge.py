@@ -27,6 +27,7 @@ class Knowledge:
     lag: int
     """Trials, of the last that ran, of which a suggestion knows nothing. Unused with early stopping."""
     _told: dict[int, TrialState] = field(default_factory=dict)
+    _shown: dict[int, tuple[float, ...] | None] = field(default_factory=dict)
 
     def told(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Those of the trials that the searcher knows; with early stopping, all."""
@@ -34,15 +35,24 @@ class Knowledge:
 
     def tell(self, trial: TrialRecord) -> None:
         """Tell how a trial stands; of a stopped one, what it showed."""
-        self.searcher.tell(trial, self.halving.projected(trial.number) if self.halving is not None else None)
-        self._told[trial.number] = trial.state
+        shown = self._projected(trial)
+        self.searcher.tell(trial, shown)
+        self._told[trial.number], self._shown[trial.number] = trial.state, shown
+
+    def _projected(self, trial: TrialRecord) -> tuple[float, ...] | None:
+        """What a stopped trial would have come to, by what is known now."""
+        stopped = trial.state in (TrialState.PRUNED, TrialState.PAUSED)
+        return self.halving.projected(trial.number) if self.halving is not None and stopped else None
 
     def inform(self, trials: Sequence[TrialRecord]) -> bool:
         """Tell what the next suggestion may know; False if a trial of that still runs."""
         if self.halving is not None:
             for trial in trials:
                 known = trial.state.final or trial.state is TrialState.PAUSED
-                if known and self._told.get(trial.number) is not trial.state:
+                if known and (self._told.get(trial.number), self._shown.get(trial.number)) != (
+                    trial.state,
+                    self._projected(trial),  # as others end, more is known of what it would have come to
+                ):
                     self.tell(trial)
             return True
         started = [trial.number for trial in trials if ran(trial)]

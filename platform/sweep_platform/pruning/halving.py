@@ -42,6 +42,8 @@ class Halving:
         self._settings = settings
         self._rungs: tuple[dict[int, Standing], ...] = tuple({} for _ in settings.rungs)
         self._promoted: set[tuple[int, int]] = set()
+        self._ended: dict[int, tuple[float, ...]] = {}
+        self._changes: dict[int, tuple[float, ...]] = {}
 
     def observe(self, number: int, step: int, total_steps: int, metrics: Mapping[str, float]) -> int | None:
         """Take a step's metrics; return the highest rung that the trial stands at with it, or None.
@@ -51,6 +53,9 @@ class Halving:
         """
         if step <= 0 or total_steps <= 0 or any(goal.metric not in metrics for goal in self._goals):
             return None
+        if step == total_steps:
+            self._ended[number] = tuple(metrics[goal.metric] for goal in self._goals)
+            self._changes.clear()
         found = None
         for rung, share in enumerate(self._settings.rungs):
             if step < share * total_steps - 1e-9:  # 0.1 * 30 is a little more than 3
@@ -83,11 +88,32 @@ class Halving:
         return next((-negative for rung, negative in sorted(at, reverse=True) if self.goes_on(-negative, rung)), None)
 
     def projected(self, number: int) -> tuple[float, ...] | None:
-        """The values that a stopped trial showed last, costs projected to its full length; None before any rung."""
+        """What a stopped trial would have come to; None before any rung.
+
+        That is what it showed last, costs projected to its full length, and on top what the trials that went on from
+        there came to beside what they had shown: a stopped one would have risen too.
+        """
         rung = self.rung_of(number)
         if rung is None:
             return None
-        return self._rungs[rung][number].values
+        changes = self._changes.get(rung) or self._changes.setdefault(rung, self._change(rung))
+        shown = self._rungs[rung][number].values
+        return tuple(
+            value * change if goal.is_cost else value + change
+            for goal, value, change in zip(self._goals, shown, changes, strict=True)
+        )
+
+    def _change(self, rung: int) -> tuple[float, ...]:
+        """From a rung to the end, over all that ended: the mean difference, and of costs the ratio."""
+        pairs = [(at.values, self._ended[number]) for number, at in self._rungs[rung].items() if number in self._ended]
+        found = []
+        for index, goal in enumerate(self._goals):
+            before, after = (sum(pair[side][index] for pair in pairs) for side in (0, 1))
+            if goal.is_cost:
+                found.append(after / before if before > 0 else 1.0)
+            else:
+                found.append((after - before) / len(pairs) if pairs else 0.0)
+        return tuple(found)
 
     def explain(self, number: int) -> str:
         """Why a trial stopped where it did."""
