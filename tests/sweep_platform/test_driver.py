@@ -4,12 +4,14 @@ import math
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from played import assigned, run, told
 from run_ledger import Ledger, StaleToken, SweepBusy, TrialState
 from sweep_platform.driver import WAIT, Assignment, Crashed, Ended, open_sweep
+from sweep_platform.driver.placing import with_trainer
 from sweep_platform.errors import SweepChanged
 from sweep_platform.home import Home
 from toybox.sweeps import Notes, toy_spec

@@ -41,7 +41,7 @@ def judged_frontier(ledger: Ledger, sweep: SweepRecord) -> Frontier:
     Raises:
         NoFeasibleTrial: no trial is complete.
     """
-    trials = ledger.trials(sweep.id)
+    trials = ledger.outline(sweep.id)
     judged, confirmed = judge_trials(ledger, sweep, trials)
     return Frontier.of(sweep, trials, judged, confirmed=confirmed)
 

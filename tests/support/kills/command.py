@@ -1,4 +1,4 @@
-"""The command `platform` in processes that start at once: forked from one that has loaded everything but Ray and torch."""
+"""The command `platform` in processes that start at once, forked from one that has loaded all but Ray and torch."""
 
 from __future__ import annotations
 
