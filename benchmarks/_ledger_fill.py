@@ -15,7 +15,7 @@ from typing import Any
 from run_ledger import Ledger
 from run_ledger.database import Database
 from run_ledger.models import Attempt, Cost, Evaluation, Observation, Trial
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 from sweep_platform.driver import Assignment, Crashed, open_sweep
 from sweep_platform.home import Home
 from sweep_platform.search import Searcher, params_hash
@@ -48,31 +48,30 @@ def spec(trials: int) -> SweepSpec:
 
 def fill(url: str, trials: int) -> None:
     """Write a sweep of complete trials, each with an attempt, steps and an evaluation."""
-    chance, wanted, began = random.Random(0), spec(trials), datetime.now(UTC) - timedelta(days=1)
+    chance, wanted = random.Random(0), spec(trials)
     with Ledger.open(url) as ledger:
         sweep = ledger.create_sweep(NAME, wanted.to_dict(), wanted.identity(), wanted.seed)
     rows: dict[Any, list[dict[str, Any]]] = {model: [] for model in (Trial, Cost, Attempt, Observation, Evaluation)}
     for number in range(trials):
-        params = {"actor.lr": 10 ** chance.uniform(-2, 0), "actor.batch": chance.randint(1, 8)}
-        start = began + timedelta(seconds=number)
-        _add(rows, number + 1, sweep.id, params, wanted, began=start, chance=chance)
+        _add(rows, number + 1, sweep.id, wanted, chance)
     database = Database(url)
     with database.writing() as session:
         for model, values in rows.items():
             session.execute(insert(model), values)
+        if not url.startswith("sqlite"):
+            for model in (Trial, Attempt, Observation):
+                table = model.__tablename__
+                sequence = f"setval(pg_get_serial_sequence('{table}', 'id'), (SELECT max(id) FROM {table}))"
+                session.execute(text(f"SELECT {sequence}"))
     database.close()
 
 
 def _add(
-    rows: dict[Any, list[dict[str, Any]]],
-    identity: int,
-    sweep_id: int,
-    params: dict[str, Any],
-    wanted: SweepSpec,
-    *,
-    began: datetime,
-    chance: random.Random,
+    rows: dict[Any, list[dict[str, Any]]], identity: int, sweep_id: int, wanted: SweepSpec, chance: random.Random
 ) -> None:
+    """Put what makes a trial to the rows."""
+    began = datetime.now(UTC) - timedelta(days=1) + timedelta(seconds=identity)
+    params = {"actor.lr": 10 ** chance.uniform(-2, 0), "actor.batch": chance.randint(1, 8)}
     problems = [f"p{index}" for index in range(SAMPLES)]
     right = [chance.random() < 0.5 + 0.3 * params["actor.lr"] for _ in problems]
     accuracy, flops = statistics.mean(right), 1e12 * params["actor.batch"] * chance.uniform(1, 10)

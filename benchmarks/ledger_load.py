@@ -8,6 +8,7 @@ once a second. Whatever a worker was told is recorded is looked for afterwards.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import statistics
 import sys
@@ -23,19 +24,18 @@ from typing import Any
 
 from run_ledger import AttemptRecord, CostRecord, EvaluationRecord, Ledger, LedgerError, LedgerLocked
 
+from benchmarks import _ledger_fill
+
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))  # the simulated trainer
-
-from benchmarks import _ledger_fill  # noqa: E402
 
 WORKERS, SECONDS, TRIALS = 64, 600.0, 10_000
 EVERY_S = 2.0
 """Seconds from a worker's report to its next, on average: a step of the embedded task takes one on a core."""
 METRICS = {f"group/metric_{index}": index / 7 for index in range(40)}
+_PROMPT, _RESPONSE = "What is 6 x 7? " * 10, "42. " * 40
 SAMPLES = tuple(
-    EvaluationRecord(
-        1, "toy", f"problem {index // 8}", index % 8, "What is 6 x 7? " * 10, "42. " * 40, "42", "42", True, 9
-    )
+    EvaluationRecord(1, "toy", f"problem {index // 8}", index % 8, _PROMPT, _RESPONSE, "42", "42", True, 9)
     for index in range(64)
 )
 
@@ -131,7 +131,8 @@ def _started(ledger: Ledger, lease: Any, number: int) -> AttemptRecord:
 @contextmanager
 def databases(folder: Path) -> Iterator[dict[str, str]]:
     """The address of each kind of ledger; PostgreSQL by a server of our own, with its usual settings."""
-    import pgserver
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
+    import pgserver  # looks for that folder when it is imported
 
     server = pgserver.get_server(folder / "postgresql", cleanup_mode="delete")
     try:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweep_platform.frontier import COMPLETE, Frontier, Goal, Judged, goals, points
+from sweep_platform.frontier import COMPLETE, Frontier, Goal, Judged, Point, goals, points
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _ACCURACY = re.compile(r"val/(?:([\w.-]+)/)?accuracy")
 DRAWS = 2000
 """Bootstrap samples: a probability of a half is then known to 1 %."""
+COMPARED = 100
+"""Candidates that are compared by the bootstrap at most: its time grows with their square."""
 Shares = Mapping[tuple[str, str], float]
 """(data source, problem) -> share of right answers."""
 
@@ -80,17 +82,23 @@ def judge(goals: Sequence[Goal], runs: Mapping[int, Sequence[Run]], seed: int = 
 
 
 def judge_trials(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> tuple[list[Judged], bool]:
-    """Compare a sweep's complete candidates, by number: the confirmed ones if there are any, else all by their one run.
+    """Compare a sweep's complete candidates, by number: the confirmed ones if there are any, else by their one run.
+
+    Of more than `COMPARED` that ran once, those nearest to the front are compared. That the others might beat them is
+    left out, so that probabilities are a little too high where thousands of candidates are noisy.
 
     Returns:
         (what is known of each, whether confirming runs say it).
     """
-    wanted, complete = goals(sweep), {point.number for point in points(sweep, trials)}
+    wanted, comparable = goals(sweep), points(sweep, trials)
+    complete = {point.number for point in comparable}
     candidates = {trial.params_hash: trial.number for trial in trials if trial.replicate == 0}
     again = [trial for trial in trials if trial.replicate > 0 and trial.state == COMPLETE]
     confirming = [trial for trial in again if candidates[trial.params_hash] in complete]
     runs: dict[int, list[Run]] = defaultdict(list)
-    for trial in confirming or [trial for trial in trials if trial.number in complete]:
+    if not confirming:
+        complete = set(nearest(comparable))
+    for trial in confirming or [trial for trial in trials if trial.replicate == 0 and trial.number in complete]:
         if trial.values is not None:
             shares = shares_of(ledger.evaluations(trial.id))
             errors = tuple(trial.metrics.get(f"{goal.metric}_se") for goal in wanted)
@@ -109,9 +117,29 @@ def judged_frontier(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRe
     Raises:
         NoFeasibleTrial: no trial is complete.
     """
-    trials = ledger.trials(sweep.id) if trials is None else trials
+    trials = ledger.outline(sweep.id) if trials is None else trials
     judged, confirmed = judge_trials(ledger, sweep, trials)
     return Frontier.of(sweep, trials, judged, confirmed=confirmed)
+
+
+def nearest(candidates: Sequence[Point], count: int = COMPARED) -> list[int]:
+    """Numbers of the candidates that compete for the front: it, the front of the rest, and so on up to `count`."""
+    import numpy as np
+
+    if len(candidates) <= count:
+        return [point.number for point in candidates]
+    losses = np.array([point.losses for point in candidates])
+    left = np.lexsort((*losses.T[::-1],))
+    chosen: list[int] = []
+    while len(chosen) < count:
+        rest, layer = left, []
+        while rest.size:  # the first in lexicographic order is dominated by none of the rest
+            best = losses[rest[0]]
+            layer += rest[(losses[rest] == best).all(1)].tolist()
+            rest = rest[(losses[rest] < best).any(1)]
+        chosen += layer
+        left = left[~np.isin(left, layer)]
+    return [candidates[index].number for index in chosen[:count]]
 
 
 def told_apart(goals: Sequence[Goal], one: Judged, other: Judged, z: float) -> bool:

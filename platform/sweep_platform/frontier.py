@@ -85,8 +85,7 @@ class Point:
 
     def dominates(self, other: Point) -> bool:
         """Whether this point is at least as good everywhere and better somewhere."""
-        mine, theirs = self.losses, other.losses
-        return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
+        return _dominates(self.losses, other.losses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +154,18 @@ def pareto_front(points: Iterable[Point]) -> list[Point]:
     The order is by the minimised objectives, then the others, then the number: for accuracy against cost both
     rise along the front.
     """
-    front: list[Point] = []
-    for point in sorted(points, key=lambda point: (point.losses, point.number)):
-        # In lexicographic order a point can be dominated only by one that came before it.
-        if not any(better.dominates(point) for better in front):
-            front.append(point)
-    return sorted(front, key=_cheapest_first)
+    front: list[tuple[tuple[float, ...], int, Point]] = []
+    for losses, number, point in sorted(
+        ((point.losses, point.number, point) for point in points), key=lambda found: found[:2]
+    ):
+        # In lexicographic order a point can be dominated only by one that came before it; most are by the latest.
+        if not any(_dominates(better, losses) for better, _, _ in reversed(front)):
+            front.append((losses, number, point))
+    return sorted((point for _, _, point in front), key=_cheapest_first)
+
+
+def _dominates(losses: tuple[float, ...], others: tuple[float, ...]) -> bool:
+    return losses != others and all(a <= b for a, b in zip(losses, others, strict=True))
 
 
 def _cheapest_first(point: Point) -> tuple[list[float], tuple[float, ...], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
 
@@ -22,8 +23,8 @@ from run_ledger.records import (
 
 COST_FIELDS = tuple(field.name for field in fields(CostRecord))
 _COST_COLUMNS = tuple(getattr(Cost, name) for name in COST_FIELDS)
+_ATTEMPT_COLUMNS = tuple(getattr(Attempt, field.name) for field in fields(AttemptRecord))
 _TRIAL_FIELDS = tuple(Trial.__table__.columns.keys())
-_TRIAL_COLUMNS = tuple(getattr(Trial, name) for name in _TRIAL_FIELDS)
 
 
 def cost(row: CostColumns) -> CostRecord:
@@ -51,12 +52,20 @@ def lease(row: Lease) -> DriverLease:
     return DriverLease(row.sweep_id, row.token, row.holder, row.host, row.pid, row.ttl_s, row.expires_at)
 
 
-def trials(session: Session, where: ColumnElement[bool]) -> list[TrialRecord]:
-    """Trials with their costs, by number, in one query; of columns, since 10,000 entities take twice as long."""
-    query = select(*_TRIAL_COLUMNS, *_COST_COLUMNS).join(Cost, Cost.trial_id == Trial.id)
+def trials(session: Session, where: ColumnElement[bool], left_out: Collection[str] = ()) -> list[TrialRecord]:
+    """Trials with their costs, by number, in one query; of columns, since 10,000 entities take twice as long.
+
+    Args:
+        session: Open.
+        where: Which trials.
+        left_out: Fields of JSON that are not read, and empty in the records.
+    """
+    names = [name for name in _TRIAL_FIELDS if name not in left_out]
+    query = select(*(getattr(Trial, name) for name in names), *_COST_COLUMNS).join(Cost, Cost.trial_id == Trial.id)
     found = session.execute(query.where(where).order_by(Trial.sweep_id, Trial.number))
-    size = len(_TRIAL_COLUMNS)
-    return [_trial(dict(zip(_TRIAL_FIELDS, row[:size], strict=True)), CostRecord(*row[size:])) for row in found]
+    empty: dict[str, Any] = {name: {} for name in left_out}
+    size = len(names)
+    return [_trial(empty | dict(zip(names, row[:size], strict=True)), CostRecord(*row[size:])) for row in found]
 
 
 def _trial(fields: dict[str, Any], spent: CostRecord) -> TrialRecord:
@@ -77,6 +86,12 @@ def attempt(row: Attempt) -> AttemptRecord:
         ended_at=row.ended_at,
         exit_reason=row.exit_reason,
     )
+
+
+def attempts(session: Session, sweep_id: int) -> list[AttemptRecord]:
+    """Attempts at a sweep's trials, oldest first; of columns, as `trials`."""
+    query = select(*_ATTEMPT_COLUMNS).join(Trial, Trial.id == Attempt.trial_id).where(Trial.sweep_id == sweep_id)
+    return [AttemptRecord(*row) for row in session.execute(query.order_by(Attempt.id))]
 
 
 def observation(row: Observation) -> ObservationRecord:

@@ -77,7 +77,11 @@ def progress_lines() -> Callable[[str, int, int], None]:
 
 def echo_json(tree: Any) -> None:
     """Write a tree as JSON on one line; numbers that JSON doesn't have (NaN, infinity) as null."""
-    typer.echo(json.dumps(_finite(tree), allow_nan=False))
+    try:
+        text = json.dumps(tree, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(tree), allow_nan=False)
+    typer.echo(text)
 
 
 def _finite(tree: Any) -> Any:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from run_ledger import Ledger, SweepRecord, TrialRecord
 
 Address = Annotated[str, typer.Argument(help="A sweep's name, or name@version for an earlier version.")]
+ROWS = 200
+"""Trials that a table shows unless one asks for all: nobody reads more, and drawing 10,000 takes 10 s."""
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
@@ -48,6 +50,7 @@ def objective_metrics(sweep: SweepRecord) -> list[str]:
 def status(
     sweep: Annotated[str | None, typer.Argument(help="A sweep; without one, all are listed.")] = None,
     as_json: AsJson = False,
+    every: Annotated[bool, typer.Option("--all", help=f"All trials of a sweep with more than {ROWS}.")] = False,
 ) -> None:
     """Show the sweeps, or one sweep's trials with their state, values and cost."""
     from sweep_platform.driver.spending import budget_left
@@ -57,7 +60,7 @@ def status(
             _list_sweeps(ledger, as_json)
             return
         record = find_sweep(ledger, sweep)
-        trials = ledger.trials(record.id)
+        trials = ledger.outline(record.id)
         metrics = objective_metrics(record)
         left = budget_left(ledger, record, trials)
         if as_json:
@@ -65,7 +68,11 @@ def status(
             promotions = _promotions(ledger, record, trials)
             echo_json({"sweep": record.address, "trials": rows, "budget_left": left, "promotions": promotions})
             return
-        console().print(trial_table(record, trials))
+        console().print(trial_table(record, trials if every else trials[-ROWS:]))
+        if len(trials) > ROWS and not every:
+            states = Counter(trial.state.value for trial in trials)
+            told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+            typer.echo(f"the last {ROWS} of {len(trials)} trials ({told}); --all or --json shows the others")
         typer.echo(f"left of the budget: {', '.join(units.amount(key, value) for key, value in left.items())}")
         latest = {chosen["alias"]: chosen for chosen in _promotions(ledger, record, trials)}
         for chosen in latest.values():
@@ -89,7 +96,7 @@ def _promotions(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecord
 
 def _list_sweeps(ledger: Ledger, as_json: bool) -> None:
     counts = {
-        record.address: Counter(trial.state.value for trial in ledger.trials(record.id)) for record in ledger.sweeps()
+        record.address: Counter(trial.state.value for trial in ledger.outline(record.id)) for record in ledger.sweeps()
     }
     if as_json:
         echo_json({"sweeps": [{"sweep": address, "trials": dict(states)} for address, states in counts.items()]})

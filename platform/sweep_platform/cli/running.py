@@ -50,14 +50,17 @@ def watched(ledger: Ledger, home: Home, *, plain: bool) -> Iterator[tuple[Observ
     from sweep_platform.cli.display import display
     from sweep_platform.tracking import MLflowObserver, Store
 
-    errors = Console(stderr=True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[Warnings()])
     store = Store(home.mlflow_uri, home.artifacts)
     with (
         display(Console(), plain=plain) as shown,
-        MLflowObserver(ledger, store, warn=errors.print) as mlflow,
+        MLflowObserver(ledger, store, warn=_warn) as mlflow,
     ):
         yield shown, mlflow
+
+
+def _warn(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 class Warnings(logging.Handler):

@@ -73,10 +73,12 @@ def running_seconds(ledger: Ledger, trials: Iterable[TrialRecord]) -> float:
 
     An attempt whose driver died counts up to the end of its lease, which each of its steps renewed.
     """
+    sweep_of = {trial.id: trial.sweep_id for trial in trials}
     spans = sorted(
         (attempt.started_at, min(attempt.ended_at or attempt.lease_expires_at, attempt.lease_expires_at))
-        for trial in trials
-        for attempt in ledger.attempts(trial.id)
+        for sweep_id in set(sweep_of.values())
+        for attempt in ledger.attempts_of(sweep_id)
+        if attempt.trial_id in sweep_of
     )
     total, until = 0.0, datetime.min.replace(tzinfo=spans[0][0].tzinfo) if spans else None
     for start, end in spans:

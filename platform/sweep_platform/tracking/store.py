@@ -72,6 +72,8 @@ class Store:
 
         for chatty in ("mlflow", "alembic"):  # no INFO lines through a live table
             logging.getLogger(chatty).setLevel(logging.WARNING)
+        # What it logs as an error, with a traceback, it raises too, and the observer tells it in one line.
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
         # MLflow's processes race when several open a fresh database: the first one migrates, the rest wait.
         with self._migration_lock():
             client = MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)

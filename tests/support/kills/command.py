@@ -1,4 +1,4 @@
-"""The command `platform` in processes that start at once: forked from one that has loaded all but Ray and torch."""
+"""The command `platform` in processes that start at once, forked from one that has loaded all but Ray and torch."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from toybox import trainer
 LOADED = (mlflow, optuna, run_ledger, sweep_platform, inline, trainer)
 """What each process would otherwise spend seconds on."""
 FLUSH_S = 0.2
+READY = b"\0"
+"""What a process says first, when signals reach the command and not what starts it."""
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["kills.command"])
 
@@ -54,6 +56,8 @@ class Command:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         self.pid = self._process.pid or 0
+        while not self._said and self.alive:
+            time.sleep(0.002)
 
     @property
     def alive(self) -> bool:
@@ -63,7 +67,7 @@ class Command:
     @property
     def said(self) -> str:
         """What it has printed."""
-        return self._said.decode(errors="replace")
+        return self._said.removeprefix(READY).decode(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, if it still runs."""
@@ -108,18 +112,10 @@ def _run(words: list[str], environment: dict[str, str], lease_s: float, output: 
     for stream in (1, 2):
         os.dup2(output.fileno(), stream)
     output.close()
+    sys.stdout, sys.stderr = (os.fdopen(stream, "w", buffering=1, closefd=False) for stream in (1, 2))
     os.environ.update(environment)
     vars(tracking)["MLflowObserver"] = partial(MLflowObserver, flush_s=FLUSH_S)
     vars(holding)["LEASE_S"] = lease_s
     sys.argv = ["platform", *words]
+    os.write(1, READY)
     main()
-
-
-def wait_until(condition: partial[bool], seconds: float = 60.0) -> bool:
-    """Wait for a condition; whether it came about."""
-    limit = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.01)
-    return True

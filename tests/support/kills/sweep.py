@@ -92,11 +92,15 @@ class Shaken:
         """MLflow's."""
         return Store(self.environment["MLFLOW_TRACKING_URI"], self.folder / "mlartifacts")
 
+    def ledger(self) -> Ledger:
+        """The ledger, opened."""
+        return Ledger.open(self.url)
+
     def read(self) -> Seen:
         """What the ledger has now; nothing before the sweep is there."""
         if self.ledger_url is None and not (self.folder / "ledger.db").exists():
             return Seen(None, [], {}, {})
-        with Ledger.open(self.url) as ledger:
+        with self.ledger() as ledger:
             sweep = ledger.find_sweep(NAME)
             trials = [] if sweep is None else ledger.trials(sweep.id)
             reasons = {t.number: [a.exit_reason for a in ledger.attempts(t.id)] for t in trials}
