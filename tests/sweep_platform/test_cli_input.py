@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from run_ledger import Ledger
 from shell import TOY, Reply, Shell
+from sweep_platform.cli import sweep as sweep_command
 
 AIME = Path(__file__).parents[2] / "sweeps" / "aime.yaml"
 FAULT = re.compile(r"\S.*?: got .+; need .+; .+")
@@ -149,11 +150,12 @@ def test_a_locked_ledger_is_told(platform: Shell, monkeypatch: pytest.MonkeyPatc
     path = platform.home / "ledger.db"
     Ledger.open(f"sqlite:///{path}").close()
     monkeypatch.setattr(Ledger, "open", partial(Ledger.open, busy_s=0.1))
+    monkeypatch.setattr(sweep_command, "PATIENCE_S", 0.3)
     with sqlite3.connect(path) as other:
         other.execute("begin immediate")
         reply = sweep(platform)
     other.close()
-    assert (reply.code, reply.out) == (2, "")
+    assert (reply.code, reply.out) == (1, ""), "the input isn't at fault"
     assert "ledger: got" in reply.err and "locked by another process" in reply.err
 
 
