@@ -209,10 +209,10 @@ def test_every_integer_is_read_back(value: int) -> None:
 )
 def test_time_is_linear(unit: str) -> None:
     """A quadratic pattern would take minutes on 200,000 characters."""
-    start = time.perf_counter()
+    start = time.process_time()
     for parse in PARSERS.values():
         grade(parse, unit * (200_000 // len(unit)), "1")
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 20.0
 
 
 def test_works_off_the_main_thread() -> None:
