@@ -11,9 +11,9 @@ import hashlib
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from dapo.batch import Cost, StepMetrics
 from pydantic import BaseModel, ConfigDict
 
 DECADES = {"zdt1": 1.5, "zdt3": 1.5, "dtlz2": 1.0, "mixed": 1.0}
@@ -53,26 +53,6 @@ class Config(Section):
     trainer: Run = Run()
 
 
-@dataclass(frozen=True)
-class Cost:
-    flops: float
-    tokens: int = 0
-    device_seconds: float = 0.0
-    evaluation_flops: float = 0.0
-    evaluation_tokens: int = 0
-    evaluation_device_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Step:
-    metrics: dict[str, float]
-    cost: Cost
-    step: int = 1
-    total_steps: int = 1
-    evaluation: tuple[Any, ...] = ()
-    final: bool = True
-
-
 def objectives(problem: str, knobs: Knobs) -> tuple[float, float]:
     """Return both objectives, less is better: the logarithm of the cost (up to its unit) and the shortfall."""
     if problem == "mixed":
@@ -109,4 +89,5 @@ def train(config: Config, report: Callable[[Any], bool]) -> None:
     text = f"{config.problem}:{config.knobs!r}:{config.trainer.seed}"
     noise = random.Random(hashlib.sha256(text.encode()).digest()).gauss(0.0, NOISE.get(config.problem, 0.0))
     metrics = {"val/accuracy": 1 - second + noise, "val/accuracy_se": NOISE.get(config.problem, 0.0)}
-    report(Step(metrics, Cost(flops=10 ** (9 + DECADES[config.problem] * first))))
+    cost = Cost(flops=10 ** (9 + DECADES[config.problem] * first))
+    report(StepMetrics(step=1, total_steps=1, metrics=metrics, cost=cost, final=True))

@@ -5,27 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from dapo.batch import StepMetrics
-from dapo.config import Config
 from dapo.filter_rule import FilterRule, metric_value
 from dapo.model import response_logprobs
 from dapo.reference import penalise_divergence
 from dapo.run import Run
-from dapo.train import train
 from safetensors.torch import load_file
+from training import run
 
 BOTH = {"actor__use_kl_loss": True, "algorithm__use_kl_in_reward": True}
-
-
-def run(config: Config, stop_at: int | None = None) -> list[StepMetrics]:
-    told: list[StepMetrics] = []
-
-    def report(step: StepMetrics) -> bool:
-        told.append(step)
-        return step.step != stop_at
-
-    train(config, report)
-    return told
 
 
 def weights(folder: Path, step: int) -> dict[str, torch.Tensor]:

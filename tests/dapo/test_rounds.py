@@ -4,28 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from dapo.batch import StepMetrics
-from dapo.config import Config
 from dapo.filter_rule import FilterRule
 from dapo.rounds import scored_round
 from dapo.run import Run
 from dapo.sampling import RoundRequest, tokens_of
-from dapo.train import train
 from safetensors.torch import load_file
+from training import run
 
 SPREAD = FilterRule()
 MEAN = FilterRule("mean", threshold=0.3, upper=1.5)
-
-
-def run(config: Config, stop_at: int | None = None) -> list[StepMetrics]:
-    told: list[StepMetrics] = []
-
-    def report(step: StepMetrics) -> bool:
-        told.append(step)
-        return step.step != stop_at
-
-    train(config, report)
-    return told
 
 
 @pytest.mark.parametrize("rule", [SPREAD, MEAN])

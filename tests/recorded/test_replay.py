@@ -14,6 +14,7 @@ from recorded.replay import CHECKPOINT
 from recorded.table import TABLE, Run, recorded_runs
 from recorded.trainer import Config, train
 from sweep_platform.spec.paths import put
+from training import heard
 
 
 def config_of(run: Run, seed: int | None = None, **trainer: Any) -> Config:
@@ -25,14 +26,7 @@ def config_of(run: Run, seed: int | None = None, **trainer: Any) -> Config:
 
 
 def played(config: Config, stop_at: int | None = None) -> list[StepMetrics]:
-    told: list[StepMetrics] = []
-
-    def report(step: StepMetrics) -> bool:
-        told.append(step)
-        return step.step != stop_at
-
-    train(config, report)
-    return told
+    return heard(train, config, stop_at)
 
 
 @pytest.mark.parametrize("number", [0, 1, -1])
