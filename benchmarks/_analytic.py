@@ -1,7 +1,8 @@
 """A trainer of one step whose accuracy and cost are public test functions of its knobs: problems for the search.
 
-`zdt1`, `zdt3` (Zitzler, Deb, Thiele 2000) and `dtlz2` (Deb et al. 2005) with two objectives: the first is the logarithm
-of the cost, so that trials differ in what they cost as real ones do, and the second is what accuracy falls short of.
+`zdt1`, `zdt2`, `zdt3` (Zitzler, Deb, Thiele 2000), `dtlz2` and `dtlz7` (Deb et al. 2005) with two objectives: the first
+is the logarithm of the cost, so that trials differ in what they cost as real ones do, and the second is what accuracy
+falls short of.
 `mixed` is a learner with a categorical, a conditional, integers and a logarithmic rate, and a little noise.
 """
 
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from dapo.batch import Cost, StepMetrics
 from pydantic import BaseModel, ConfigDict
 
-DECADES = {"zdt1": 1.5, "zdt3": 1.5, "dtlz2": 1.0, "mixed": 1.0}
+DECADES = {"zdt1": 1.5, "zdt2": 1.5, "zdt3": 1.5, "dtlz2": 1.0, "dtlz7": 1.5, "mixed": 1.0}
 """Powers of ten in the cost for each unit of the first objective."""
 NOISE = {"mixed": 0.01}
 """Standard deviation of accuracy between seeds."""
@@ -48,7 +49,7 @@ class Run(Section):
 class Config(Section):
     model: dict[str, Any] = {}
     data: dict[str, Any] = {}
-    problem: Literal["zdt1", "zdt3", "dtlz2", "mixed"] = "zdt1"
+    problem: Literal["zdt1", "zdt2", "zdt3", "dtlz2", "dtlz7", "mixed"] = "zdt1"
     knobs: Knobs = Knobs()
     trainer: Run = Run()
 
@@ -62,6 +63,10 @@ def objectives(problem: str, knobs: Knobs) -> tuple[float, float]:
         g = sum((x - 0.5) ** 2 for x in rest)
         return (1 + g) * math.cos(first * math.pi / 2), (1 + g) * math.sin(first * math.pi / 2)
     g = 1 + 9 * sum(rest) / len(rest)
+    if problem == "dtlz7":
+        return first, (1 + g) * (2 - first / (1 + g) * (1 + math.sin(3 * math.pi * first)))
+    if problem == "zdt2":
+        return first, g * (1 - (first / g) ** 2)
     wave = first / g * math.sin(10 * math.pi * first) if problem == "zdt3" else 0.0
     return first, g * (1 - math.sqrt(first / g) - wave)
 

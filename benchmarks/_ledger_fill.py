@@ -8,18 +8,19 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from run_ledger import Ledger
+from run_ledger import CostRecord, EvaluationRecord, Ledger
 from run_ledger.database import Database
 from run_ledger.models import Attempt, Cost, Evaluation, Observation, Trial
 from sqlalchemy import insert, text
 from sweep_platform.driver import Assignment, Crashed, open_sweep
 from sweep_platform.home import Home
 from sweep_platform.search import Searcher, params_hash
-from sweep_platform.spec import SweepSpec
+from sweep_platform.spec import SamplerSpec, SweepSpec
 
 NAME = "large"
 STEPS = (10, 20, 30)
@@ -167,6 +168,44 @@ def time_ask(folder: Path, url: str, trials: int, asks: int = 5) -> dict[str, fl
         "driver_s": statistics.median(whole - part for whole, part in zip(spent, in_searcher, strict=True)),
         "searcher_s": statistics.median(in_searcher),
     }
+
+
+def time_search(url: str, trials: int, asks: int = 5) -> dict[str, float]:
+    """Seconds in which a sampler that models the trials gives the next candidate, on the median."""
+    found = {}
+    with Ledger.open(url) as ledger:
+        sweep = ledger.find_sweep(NAME)
+        assert sweep is not None
+        records = ledger.trials(sweep.id)
+    for sampler in ("tpe", "ehvi"):
+        searcher = Searcher(spec(trials).model_copy(update={"sampler": SamplerSpec(name=sampler)}))
+        for record in records:
+            searcher.tell(record)
+        searcher.ask(trials)  # what is imported once
+        found[sampler] = statistics.median(_seconds(searcher.ask, trials + 1 + i) for i in range(asks))
+    return found
+
+
+def time_step(url: str, times: int = 20) -> float:
+    """Seconds in which a step with 800 sampled answers is recorded, on the median."""
+    answers = [
+        EvaluationRecord(1, "toy", f"p{i}", 0, "6 x 7? " * 20, "42. " * 100, "42", "42", True, 9) for i in range(800)
+    ]
+    with Ledger.open(url) as ledger:
+        lease = ledger.acquire_sweep(ledger.create_sweep("step", {}, "step", 0).id, "driver")
+        trial = ledger.add_trial(lease, number=0, params={}, params_hash="0", config={}, origin="", sampler_state={})
+        attempt = ledger.start_attempt(lease, trial.id, host="node", pid=1)
+
+        def report(step: int) -> None:
+            ledger.record_step(attempt, step=step, total_steps=99, metrics={}, cost=CostRecord(), samples=answers)
+
+        return statistics.median(_seconds(report, step) for step in range(times))
+
+
+def _seconds(work: Callable[[int], object], number: int) -> float:
+    began = time.perf_counter()
+    work(number)
+    return time.perf_counter() - began
 
 
 def environment() -> dict[str, str]:

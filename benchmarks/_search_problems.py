@@ -20,8 +20,10 @@ from benchmarks import _analytic
 ROOT = Path(__file__).parent.parent
 GOALS = (Goal("val/accuracy", "maximize"), Goal("cost/flops", "minimize"))
 LOSSES = tuple[float, ...]
-TRIALS = {"recorded": 20, "mixed": 24, "zdt1": 24, "zdt3": 24, "dtlz2": 24}
+TRIALS = {"recorded": 20, "mixed": 24, "zdt1": 24, "zdt3": 24, "dtlz2": 24, "zdt2": 24, "dtlz7": 24}
 """The budget, as what so many random trials cost."""
+UNSEEN = ("zdt2", "dtlz7")
+"""Problems that `ehvi` was never tried on before its rules were settled; they were on the others, under other seeds."""
 _X = {f"knobs.x{index}": {"float": [0.0, 1.0]} for index in range(1, 6)}
 _MIXED = {
     "knobs.kind": {"choice": ["plain", "wide", "deep"]},
@@ -30,7 +32,14 @@ _MIXED = {
     "knobs.rate": {"float": [1e-4, 1.0], "log": True},
     "knobs.skip": {"float": [0.0, 1.0], "when": "knobs.kind == 'deep'"},
 }
-_REFERENCES = {"zdt1": (6.0, 1.1), "zdt3": (6.0, 1.1), "dtlz2": (2.0, 2.0), "mixed": (0.75, 2.6)}
+SAMPLED = 256
+"""Candidates at random that say what a trial costs on average, and what is worst."""
+_REFERENCES = {
+    **dict.fromkeys(("zdt1", "zdt2", "zdt3"), (6.0, 1.1)),
+    "dtlz2": (2.0, 2.0),
+    "dtlz7": (13.0, 1.1),
+    "mixed": (0.75, 2.6),
+}
 """Of shortfall and of the first objective: what is worse counts as nothing."""
 
 
@@ -93,17 +102,18 @@ def _spec(name: str) -> SweepSpec:
     )
 
 
-def _sampled(name: str, count: int) -> list[LOSSES]:
+@cache
+def _sampled(name: str) -> list[LOSSES]:
     """The true losses of candidates at random that can run."""
     spec = _spec(name)
     space, feasibility = Space(spec), Feasibility(spec, load_trainer(spec.trainer))
-    drawn = (space.uniform(seed) for seed in range(4 * count))
-    return [truth(name, spec, params) for params in drawn if feasibility.refuse(params) is None][:count]
+    drawn = (space.uniform(seed) for seed in range(4 * SAMPLED))
+    return [truth(name, spec, params) for params in drawn if feasibility.refuse(params) is None][:SAMPLED]
 
 
 @cache
 def _mean_cost(name: str) -> float:
-    return mean(math.exp(losses[1]) for losses in _sampled(name, 256))
+    return mean(math.exp(losses[1]) for losses in _sampled(name))
 
 
 @cache
@@ -111,5 +121,5 @@ def _reference(name: str) -> LOSSES:
     if name in _REFERENCES:
         second, first = _REFERENCES[name]
         return second - 1, math.log(10) * (9 + _analytic.DECADES[name] * first)
-    columns = list(zip(*_sampled(name, 256), strict=True))
+    columns = list(zip(*_sampled(name), strict=True))
     return tuple(max(column) for column in columns)

@@ -1,8 +1,8 @@
 """The ledger under load: many workers that report at once for minutes, and one sweep of ten thousand trials.
 
-Each worker is a process with a connection of its own, which is more than the platform does: under Ray one driver writes
-for all trials. A report holds 40 metrics, and each fifth one 64 sampled answers. Meanwhile somebody looks at all trials
-once a second. Whatever a worker was told is recorded is looked for afterwards.
+Each worker is a process with a connection of its own, as patient as the platform. That is more than the platform does:
+under Ray one driver writes for all trials. A report holds 40 metrics, and each fifth one 64 sampled answers. Meanwhile
+somebody looks at all trials once a second. Whatever a worker was told is recorded is looked for afterwards.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from run_ledger import AttemptRecord, CostRecord, EvaluationRecord, Ledger, LedgerError, LedgerLocked
+from sweep_platform.home import PATIENCE_S
 
 from benchmarks import _ledger_fill
 
@@ -55,7 +56,7 @@ class Told:
 def _work(url: str, attempt: AttemptRecord, seed: int, until: float, result: Connection) -> None:
     """Report until the time is over."""
     chance, told = random.Random(seed), Told()
-    with Ledger.open(url) as ledger:
+    with Ledger.open(url, patience_s=PATIENCE_S) as ledger:
         time.sleep(chance.uniform(0, EVERY_S))
         while time.monotonic() < until:
             step, began = told.steps + 1, time.perf_counter()
@@ -152,24 +153,30 @@ def run(workers: int = WORKERS, seconds: float = SECONDS, trials: int = TRIALS) 
         for kind, url in urls.items():
             _ledger_fill.fill(url, trials)
             commands = _ledger_fill.time_commands(Path(name), url, _ledger_fill.environment())
-            large[kind] = {"commands_s": commands, **_ledger_fill.time_ask(Path(name), url, trials)}
+            large[kind] = {
+                "commands_s": commands,
+                "samplers_s": _ledger_fill.time_search(url, trials),
+                "step_with_800_samples_s": _ledger_fill.time_step(url),
+                **_ledger_fill.time_ask(Path(name), url, trials),
+            }
         for kind, url in urls.items():
             loads[kind] = load(url, workers, seconds)
     slowest = {kind: max(found["commands_s"].values()) for kind, found in large.items()}
+    ask = {kind: found["driver_s"] + max(found["samplers_s"].values()) for kind, found in large.items()}
     return {
         "question": f"Ledger under load: {workers} workers for {seconds / 60:g} min; one sweep of {trials:,} trials",
         "goal": "nothing lost, no lock error, p99 of a report stated; ask < 0.5 s, `status` and `pareto` < 2 s",
         "measured": "; ".join(
             f"{kind}: {found['reports']:,} reports, {found['lost']} lost, {found['lock_errors']} lock errors, "
-            f"p50 {1000 * found['p50_s']:.0f} ms, p99 {1000 * found['p99_s']:.0f} ms; ask "
-            f"{large[kind]['driver_s']:.2f} s without the sampler, slowest command {slowest[kind]:.1f} s"
+            f"p50 {1000 * found['p50_s']:.0f} ms, p99 {1000 * found['p99_s']:.0f} ms; ask {ask[kind]:.2f} s, "
+            f"slowest command {slowest[kind]:.1f} s"
             for kind, found in loads.items()
         ),
         "met": all(
             not (found["lost"] or found["repeated"] or found["lock_errors"] or found["other_errors"])
             for found in loads.values()
         )
-        and all(found["driver_s"] < 0.5 for found in large.values())
+        and all(second < 0.5 for second in ask.values())
         and all(second < 2.0 for second in slowest.values()),
         "peers": [],
         "runs": {"load": loads, "large_sweep": large},

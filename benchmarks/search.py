@@ -1,10 +1,10 @@
 """Which search finds more for the same compute: hypervolume against FLOPs spent, over paired seeds.
 
-Problems: the recorded runs (real costs and noise of the embedded task, `trainers/recorded`), ZDT1, ZDT3, DTLZ2 and a
-mixed one (`_analytic`). In all of them trials differ in cost, and the budget is an amount of compute: what 20
-(recorded) or 24 random trials cost. Whatever a trial costs counts, stopped ones too, and only complete ones count for
-the hypervolume. It is that of true values, without noise (on the recorded problem the mean of its model), so that luck
-isn't gain. No method is given a prior. The files of the single runs are kept in a temporary folder that goes by what
+Problems: the recorded runs (real costs and noise of the embedded task, `trainers/recorded`), ZDT1 to ZDT3, DTLZ2,
+DTLZ7 and a mixed one (`_analytic`). In all of them trials differ in cost, and the budget is an amount of compute: what
+20 (recorded) or 24 random trials cost. Whatever a trial costs counts, stopped ones too, and only complete ones count
+for the hypervolume. It is that of true values, without noise (on the recorded problem the mean of its model): luck
+is no gain. No method is given a prior. The files of the single runs are kept in a temporary folder that goes by what
 the code is, so that a benchmark that was stopped goes on; `python -m benchmarks._search_runs FOLDER` makes them too.
 """
 
@@ -17,7 +17,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from benchmarks._search_methods import OURS, PEERS, Event, hypervolumes
-from benchmarks._search_problems import TRIALS, problem
+from benchmarks._search_problems import TRIALS, UNSEEN, problem
 from benchmarks._search_runs import SEEDS, Job, run_all
 
 ROOT = Path(__file__).parent.parent
@@ -124,7 +124,8 @@ def _told(name: str, item: dict[str, Any]) -> str:
     random = ", ".join(f"{share:.0%}" for share in item["worse_than_random"])
     below = f", worse than random at {random}" if random else ""
     peer = f"{item['best_peer']}'s final {item['best_peer_end']:.3f}"
-    return f"{name}: {peer} {reached}, {item['end']:.3f} at its end{below}"
+    unseen = " (unseen before)" if name in UNSEEN else ""
+    return f"{name}{unseen}: {peer} {reached}, {item['end']:.3f} at its end{below}"
 
 
 def _means_and_errors(found: dict[str, Curves]) -> dict[str, Any]:

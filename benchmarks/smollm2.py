@@ -241,16 +241,16 @@ def run() -> dict[str, Any]:
     warm, last = log.last("warm start"), log.last("step")
     assert warm is not None and last is not None
     (HERE / "results" / "smollm2.log").write_text((folder / "log.jsonl").read_text())
-    (before, _), (start, start_se), (end, end_se) = warm["before"], warm["after"], last["accuracy"]
+    (before, before_se), (start, start_se), (end, end_se) = warm["before"], warm["after"], last["accuracy"]
     noise = 2 * (start_se**2 + end_se**2) ** 0.5
     shutil.rmtree(folder)
     return {
         "question": "SmolLM2-135M, one core, an hour: warm start on ASDiv, then DAPO; accuracy on MAWPS single-op",
         "goal": "DAPO adds more than two standard errors to the warm start",
         "measured": (
-            f"{100 * before:.1f} % before (in 40 tokens), {100 * start:.1f} ± {100 * start_se:.1f} % after "
-            f"{warm['steps']} updates of warm start, {100 * end:.1f} ± {100 * end_se:.1f} % after "
-            f"{last['step']} updates of DAPO, {last['seconds'] / 60:.0f} min in all"
+            f"{100 * before:.1f} ± {100 * before_se:.1f} % before (in 40 tokens), {100 * start:.1f} ± "
+            f"{100 * start_se:.1f} % after the warm start ({warm['steps']} updates), {100 * end:.1f} ± "
+            f"{100 * end_se:.1f} % after {last['step']} updates of DAPO, {last['seconds'] / 60:.0f} min in all"
         ),
         "met": end - start > noise,
         "peers": [],

@@ -6,6 +6,7 @@ PlatformError                 1
 ├── LedgerRefused             2   a locked, foreign or newer database; a sweep that another driver runs
 ├── SweepChanged              2   the spec differs from the one that the stored trials were run with
 └── NoFeasibleTrial           3   the sweep is over and no trial can be chosen
+    └── AllTrialsFailed       1   since the trainer failed in each of them
 KeyboardInterrupt           130   state is saved; the same command resumes
 """
 
@@ -14,6 +15,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+
+def printable(text: str) -> str:
+    """A text in one line that moves no cursor: whatever isn't shown as itself stands as its escape."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +37,7 @@ class Fault:
 
     def __str__(self) -> str:
         """One line, whatever is in a key or a value."""
-        text = f"{self.where}: got {self.got}; need {self.need}; {self.do}"
-        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+        return printable(f"{self.where}: got {self.got}; need {self.need}; {self.do}")
 
 
 def one_line(error: BaseException, limit: int | None = None) -> str:
@@ -77,3 +82,9 @@ class NoFeasibleTrial(PlatformError):
     """The sweep finished and no trial completed within the constraints."""
 
     exit_code = 3
+
+
+class AllTrialsFailed(NoFeasibleTrial):
+    """Every trial failed in the trainer or was lost: the trainer's fault, and not that of the space or its bounds."""
+
+    exit_code = 1

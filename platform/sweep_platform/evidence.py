@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweep_platform.frontier import COMPLETE, Frontier, Goal, Judged, Point, goals, points
+from sweep_platform.frontier import COMPLETE, Frontier, Goal, Judged, Point, goals, outlined, points
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from run_ledger import EvaluationRecord, Ledger, SweepRecord, TrialRecord
+    from run_ledger import Ledger, SweepRecord, TrialRecord
 
     Array = NDArray[np.float64]
 
@@ -42,14 +42,6 @@ class Run:
     """Of each problem it was evaluated on; empty where it isn't known."""
     errors: tuple[float | None, ...] = ()
     """Standard error of each value, as the trial told it; used only where the shares aren't known."""
-
-
-def shares_of(samples: Iterable[EvaluationRecord]) -> dict[tuple[str, str], float]:
-    """The share of right answers to each problem."""
-    right: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for sample in samples:
-        right[sample.data_source, sample.problem_id].append(sample.correct)
-    return {problem: sum(answers) / len(answers) for problem, answers in right.items()}
 
 
 def judge(goals: Sequence[Goal], runs: Mapping[int, Sequence[Run]], seed: int = 0) -> list[Judged]:
@@ -98,11 +90,12 @@ def judge_trials(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecor
     runs: dict[int, list[Run]] = defaultdict(list)
     if not confirming:
         complete = set(nearest(comparable))
-    for trial in confirming or [trial for trial in trials if trial.replicate == 0 and trial.number in complete]:
+    compared = confirming or [trial for trial in trials if trial.replicate == 0 and trial.number in complete]
+    shares = ledger.shares([trial.id for trial in compared])
+    for trial in compared:
         if trial.values is not None:
-            shares = shares_of(ledger.evaluations(trial.id))
             errors = tuple(trial.metrics.get(f"{goal.metric}_se") for goal in wanted)
-            runs[candidates[trial.params_hash]].append(Run(trial.values, shares, errors))
+            runs[candidates[trial.params_hash]].append(Run(trial.values, shares.get(trial.id, {}), errors))
     return (judge(wanted, runs) if runs else []), bool(confirming)
 
 
@@ -117,7 +110,7 @@ def judged_frontier(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRe
     Raises:
         NoFeasibleTrial: no trial is complete.
     """
-    trials = ledger.outline(sweep.id) if trials is None else trials
+    trials = ledger.outline(sweep.id, outlined(sweep)) if trials is None else trials
     judged, confirmed = judge_trials(ledger, sweep, trials)
     return Frontier.of(sweep, trials, judged, confirmed=confirmed)
 

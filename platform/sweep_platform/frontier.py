@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from sweep_platform.errors import NoFeasibleTrial
+from sweep_platform.errors import AllTrialsFailed, NoFeasibleTrial
 
 if TYPE_CHECKING:
     from run_ledger import SweepRecord, TrialRecord
@@ -109,6 +109,11 @@ def goals(sweep: SweepRecord) -> tuple[Goal, ...]:
     return tuple(Goal(o["metric"], o["direction"]) for o in sweep.spec["objectives"])
 
 
+def outlined(sweep: SweepRecord) -> list[str]:
+    """The metrics of a trial that a comparison needs: each objective's, and its standard error."""
+    return [name for goal in goals(sweep) for name in (goal.metric, f"{goal.metric}_se")]
+
+
 def goal_index(goals: Sequence[Goal], direction: str) -> int | None:
     """Index of the first objective with that direction: the one meant by `accuracy` or by `cost`."""
     return next((i for i, goal in enumerate(goals) if goal.direction == direction), None)
@@ -122,7 +127,7 @@ def points(sweep: SweepRecord, trials: Iterable[TrialRecord]) -> list[Point]:
             number=trial.number,
             goals=wanted,
             values=trial.values,
-            errors=tuple(_error(trial, goal) for goal in wanted),
+            errors=tuple([_error(trial, goal) for goal in wanted]),
             params=trial.params,
             origin=trial.origin,
             cost={name: float(getattr(trial.cost, name)) for name in CURRENCIES},
@@ -180,18 +185,28 @@ def indistinguishable(point: Point, others: Iterable[Point], z: float = 1.0) -> 
     than z times the combined error sqrt(se_a^2 + se_b^2). Costs don't count: two trials of equal accuracy
     differ in cost, and this is about whether more was bought for it.
     """
-    return sorted(o.number for o in others if o.number != point.number and _within(point, o, z))
+    return _alike(_gaps(point, others), z)
 
 
-def _within(a: Point, b: Point, z: float) -> bool:
-    compared = False
-    for goal, value_a, error_a, value_b, error_b in zip(a.goals, a.values, a.errors, b.values, b.errors, strict=True):
-        if goal.is_cost or (error_a is None and error_b is None):
+def _alike(gaps: Mapping[int, float], z: float) -> list[int]:
+    return sorted(number for number, gap in gaps.items() if gap < z)
+
+
+def _gaps(point: Point, others: Iterable[Point]) -> dict[int, float]:
+    """By number of another point: in how many combined standard errors it differs, where it differs most."""
+    counted = [index for index, goal in enumerate(point.goals) if not goal.is_cost]
+    return {other.number: _gap(point, other, counted) for other in others if other.number != point.number}
+
+
+def _gap(a: Point, b: Point, counted: Iterable[int]) -> float:
+    widest = -1.0
+    for index in counted:
+        error_a, error_b = a.errors[index], b.errors[index]
+        if error_a is None and error_b is None:
             continue
-        compared = True
-        if not abs(value_a - value_b) < z * math.hypot(error_a or 0.0, error_b or 0.0):
-            return False
-    return compared
+        error = math.hypot(error_a or 0.0, error_b or 0.0)
+        widest = max(widest, abs(a.values[index] - b.values[index]) / error if error else math.inf)
+    return math.inf if widest < 0 else widest  # nothing is known of how sure any value is
 
 
 def knee(front: Sequence[Point]) -> Point:
@@ -225,20 +240,19 @@ def _scale(values: list[float], goal: Goal) -> list[float]:
     return risen if goal.maximize else [1.0 - r for r in risen]
 
 
-def with_judgement(point: Point, judged: Sequence[Judged], confirmed: bool) -> Point:
-    """The point with what the bootstrap says of it."""
-    found = next((item for item in judged if item.number == point.number), None)
-    if found is None:
+def with_judgement(point: Point, judged: Judged | None, confirmed: bool) -> Point:
+    """The point with what the bootstrap says of it, if it says anything."""
+    if judged is None:
         return point
     if not confirmed:
-        return replace(point, probability=found.probability)
+        return replace(point, probability=judged.probability)
     return replace(
         point,
-        values=found.values,
-        errors=found.errors,
-        runs=found.runs,
-        probability=found.probability,
-        covariance=found.covariance,
+        values=judged.values,
+        errors=judged.errors,
+        runs=judged.runs,
+        probability=judged.probability,
+        covariance=judged.covariance,
     )
 
 
@@ -253,6 +267,9 @@ class Frontier:
     """All complete trials, by number."""
     states: Mapping[str, int]
     """How many candidates are in each state, complete ones included."""
+    unconfirmed: tuple[int, ...] = ()
+    """Candidates on the front by the search's own runs that have no confirming one where others have: found after the
+    front was confirmed, or still to be confirmed. They are no part of `front`, and nothing says that they are worse."""
 
     @classmethod
     def of(
@@ -274,16 +291,22 @@ class Frontier:
 
         Raises:
             NoFeasibleTrial: none is complete.
+            AllTrialsFailed: none is, and all there are failed.
         """
-        found = [with_judgement(point, judged, confirmed) for point in points(sweep, trials)]
+        searched = points(sweep, trials)
+        by_number = {item.number: item for item in judged}
+        found = [with_judgement(point, by_number.get(point.number), confirmed) for point in searched]
         states = Counter(str(trial.state) for trial in trials if trial.replicate == 0)
         if not found:
             told = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none yet"
-            raise NoFeasibleTrial(
+            failed = bool(states) and set(states) <= {"failed", "lost"}
+            raise (AllTrialsFailed if failed else NoFeasibleTrial)(
                 f"{sweep.address}: no complete trial to choose from (trials: {told}); "
                 f"let the sweep finish, or see why trials ended with `platform status {sweep.address}`"
             )
-        return cls(sweep.address, goals(sweep), tuple(found), dict(states))
+        again = {point.number for point in found if point.runs}
+        left = [point.number for point in pareto_front(searched) if point.number not in again] if again else []
+        return cls(sweep.address, goals(sweep), tuple(found), dict(states), tuple(left))
 
     @cached_property
     def front(self) -> tuple[Point, ...]:
@@ -308,6 +331,7 @@ class Frontier:
             "objectives": [{"metric": goal.metric, "direction": goal.direction} for goal in self.goals],
             "knee": self.knee.number,
             "confirmed": self.confirmed,
+            "unconfirmed": list(self.unconfirmed),
             "points": [self.point_json(point) for point in self.front],
             "dominated": [self.point_json(point) for point in self.points if point.number not in front],
             "states": dict(self.states),
@@ -317,6 +341,7 @@ class Frontier:
         """One trial: values, errors, costs and params, and which points of the front it can't be told from."""
         metrics = [goal.metric for goal in self.goals]
         errors = zip(metrics, point.errors, strict=True)
+        gaps = _gaps(point, self.front)
         return {
             "number": point.number,
             "values": dict(zip(metrics, point.values, strict=True)),
@@ -327,6 +352,6 @@ class Frontier:
             "knee": point.number == self.knee.number,
             "confirming_runs": point.runs,
             "probability": point.probability,
-            "indistinguishable_from": indistinguishable(point, self.front),
-            "indistinguishable_from_2se": indistinguishable(point, self.front, 2.0),
+            "indistinguishable_from": _alike(gaps, 1.0),
+            "indistinguishable_from_2se": _alike(gaps, 2.0),
         }

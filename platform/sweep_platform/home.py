@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from run_ledger import Ledger, SweepRecord
 
 
+_SQLITE = "sqlite:///"
 PATIENCE_S = 60.0
 """Seconds for which commands that train wait for their ledger: a server restarts in less."""
 
@@ -35,6 +36,12 @@ class Home:
     def ledger_url(self) -> str:
         """`PLATFORM_LEDGER`, or an SQLite file."""
         return os.environ.get("PLATFORM_LEDGER") or f"sqlite:///{self.root / 'ledger.db'}"
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether there is a ledger; of a server's, that one is named."""
+        url = self.ledger_url
+        return not url.startswith(_SQLITE) or Path(url.removeprefix(_SQLITE)).exists()
 
     @property
     def mlflow_uri(self) -> str:
@@ -69,8 +76,8 @@ class Home:
         from run_ledger import Ledger, LedgerAway, LedgerError, LedgerLocked
 
         url = self.ledger_url
-        path = Path(url.removeprefix("sqlite:///"))
-        if must_exist and url.startswith("sqlite:///") and not path.exists():
+        if must_exist and not self.has_ledger:
+            path = url.removeprefix(_SQLITE)
             raise LedgerRefused(f"ledger: got no file {path}; need one; run a sweep first, or set PLATFORM_HOME")
         opened = False
         try:

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from sweep_platform.errors import BadInput, Fault
 
@@ -94,15 +94,40 @@ class MemoryEstimate(Protocol):
     def total_gb(self) -> float: ...
 
 
+class Finding(Protocol):
+    """Something that a trainer finds wrong with a run; `dapo.doctor.Finding` documents the fields."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def evidence(self) -> str: ...
+    @property
+    def advice(self) -> Sequence[str]: ...
+
+
 class Trainer(Protocol):
     """A module that trains: `dapo.trainer` documents each member.
 
-    Where its config has a section `trainer` with `default_local_dir` (a folder for one run) and `num_threads`, the
-    driver sets them. What it may have besides: `HELD_OUT` (see `held_out`) and the members of `DataTrainer`.
-    A function `describe(config) -> str` is optional too; `platform validate` shows what it says. So is
-    `estimate_memory(config) -> MemoryEstimate | None`, for limits on memory that hold before a candidate is trained,
-    and `unreported(config, metrics) -> Sequence[TrainerFault]`, which names, each as a fault's key, the metrics that no
-    run of a valid config reports.
+    Where its config has a section `trainer` with `default_local_dir` (a folder for one run), `num_threads` (of one
+    process) and `n_gpus_per_node` (processes, one a device), the driver sets them. What it may have besides: `HELD_OUT`
+    (see `held_out`), the members of `DataTrainer` or `estimates.EstimatingTrainer`, and these functions:
+
+    - `describe(config) -> str`, which `platform validate` shows;
+    - `estimate_memory(config, devices) -> MemoryEstimate | None`, of one of so many devices, for limits on memory
+      before a candidate is trained;
+    - `unreported(config, metrics) -> Sequence[TrainerFault]`, which names, each as a fault's key, the metrics that no
+      run of a valid config reports;
+    - `machine_faults(config) -> Sequence[TrainerFault]`, what keeps a run of a valid config from starting on this
+      machine, such as a device that isn't here;
+    - `free_to_change(path) -> bool`, whether `train` goes on from a checkpoint though the value at that path of the
+      config is another one; without it, none may be;
+    - `examine(config, history) -> Sequence[Finding]`, what is wrong with a run by the metrics of its steps, each with
+      `name`, `evidence` and `advice`;
+    - `trained_model(folder) -> Path | None`, the newest model among a run's checkpoints, as a Hugging Face folder;
+    - `confirming_faults(config, confirming) -> Sequence[TrainerFault]`, what keeps runs of the second config from
+      confirming those of the first on problems that they haven't seen.
+
+    `Config` may have `REPLACED`: by a key's name that it doesn't know, in whatever section, what to say: need, do.
     """
 
     Config: type[BaseModel]
@@ -203,6 +228,30 @@ def held_out(trainer: Trainer) -> Mapping[str, Sequence[Any]]:
     return found
 
 
+def confirming_faults(trainer: Trainer, config: BaseModel, confirming: BaseModel) -> Sequence[TrainerFault]:
+    """What keeps runs of `confirming` from confirming those of `config`, as far as the trainer can tell."""
+    find: Callable[[BaseModel, BaseModel], Sequence[TrainerFault]] | None = getattr(trainer, "confirming_faults", None)
+    return () if find is None else find(config, confirming)
+
+
+def machine_faults(trainer: Trainer, config: BaseModel) -> Sequence[TrainerFault]:
+    """What keeps a run of `config` from starting on this machine, as far as the trainer can tell."""
+    find: Callable[[BaseModel], Sequence[TrainerFault]] | None = getattr(trainer, "machine_faults", None)
+    return () if find is None else find(config)
+
+
+def trained_model(trainer: Trainer, folder: Path) -> Path | None:
+    """The newest model among the checkpoints of a run in `folder`; None where there is none here."""
+    find: Callable[[Path], Path | None] | None = getattr(trainer, "trained_model", None)
+    return None if find is None or not folder.is_dir() else find(folder)
+
+
+def free_to_change(trainer: Trainer, path: str) -> bool:
+    """Whether a run may be resumed with another value at a path of its config."""
+    allows: Callable[[str], bool] | None = getattr(trainer, "free_to_change", None)
+    return allows is not None and allows(path)
+
+
 def load_data_trainer(name: str) -> DataTrainer:
     """Return a trainer that can fetch public data.
 
@@ -247,10 +296,23 @@ def describe_config(trainer: Trainer, config: Mapping[str, Any]) -> str:
     return "" if describe is None else describe(trainer.Config.model_validate(config))
 
 
-def estimate_memory(trainer: Trainer, config: BaseModel) -> MemoryEstimate | None:
-    """What a run of `config` is expected to need of one device's memory; None where the trainer can't tell."""
-    estimate: Callable[[BaseModel], MemoryEstimate | None] | None = getattr(trainer, "estimate_memory", None)
-    return None if estimate is None else estimate(config)
+def estimate_memory(trainer: Trainer, config: BaseModel, devices: int = 1) -> MemoryEstimate | None:
+    """What a run of `config` on so many devices is expected to need of each one's memory; None if nobody can tell."""
+    estimate: Callable[[BaseModel, int], MemoryEstimate | None] | None = getattr(trainer, "estimate_memory", None)
+    return None if estimate is None else estimate(config, devices)
+
+
+def examine_config(
+    trainer: Trainer, config: Mapping[str, Any], history: Sequence[Mapping[str, float]]
+) -> Sequence[Finding]:
+    """What a trainer finds wrong with a run; nothing where it has no `examine`, or the config is another version's."""
+    look: Callable[[BaseModel, Sequence[Mapping[str, float]]], Sequence[Finding]] | None
+    look = getattr(trainer, "examine", None)
+    try:
+        valid = trainer.Config.model_validate(config)
+    except ValidationError:
+        return ()
+    return () if look is None else look(valid, history)
 
 
 def unreported_metrics(trainer: Trainer, config: BaseModel, metrics: Sequence[str]) -> Sequence[TrainerFault]:

@@ -9,7 +9,7 @@ from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from run_ledger.errors import LedgerError
-from run_ledger.models import Trial
+from run_ledger.models import Sweep, Trial
 from run_ledger.records import TrialState
 
 
@@ -22,6 +22,18 @@ def existing_trial(session: Session, trial_id: int) -> Trial:
     row = session.get(Trial, trial_id)
     if row is None:
         raise LedgerError(f"trial id {trial_id}", "one that the ledger holds", "look it up by its sweep")
+    return row
+
+
+def existing_sweep(session: Session, sweep_id: int) -> Sweep:
+    """Return a sweep's row.
+
+    Raises:
+        LedgerError: there is none of that id.
+    """
+    row = session.get(Sweep, sweep_id)
+    if row is None:
+        raise LedgerError(f"sweep id {sweep_id}", "one that the ledger holds", "look it up by its name")
     return row
 
 

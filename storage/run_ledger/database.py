@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError, StatementError
 from sqlalchemy.orm import Session
 
 from run_ledger.errors import LedgerAway, LedgerError, LedgerLocked
+from run_ledger.interrupts import interrupts_wait
 from run_ledger.migrate import HEAD, create_file, migrate, version
 from run_ledger.place import check_file, parse
 
@@ -81,13 +82,21 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """One view of everything, whatever is written meanwhile."""
-        with self._told(), self._engine.connect() as connection:
+        with self._told(), self._readable(), self._engine.connect() as connection:
             if self._sqlite:
                 connection.exec_driver_sql("BEGIN")
             else:
                 connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             with Session(connection) as session:
                 yield session
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Tell of rows that say what this package never wrote: the database is whole, and what stands in it isn't."""
+        try:
+            yield
+        except (ValueError, TypeError, LookupError) as error:
+            raise _damaged(self._url, error) from error
 
     @contextmanager
     def writing(self, *, alone: bool = False) -> Iterator[Session]:
@@ -123,7 +132,7 @@ class Database:
 
     def _sqlite_engine(self) -> Engine:
         arguments = {"timeout": self._busy_ms / 1000, "check_same_thread": False}
-        engine = create_engine(self._url, connect_args=arguments, json_serializer=_dump)
+        engine = create_engine(self._url, connect_args=arguments, json_serializer=_dump, json_deserializer=self._load)
 
         @event.listens_for(engine, "connect")
         def _configure(connection: sqlite3.Connection, _record: object) -> None:
@@ -139,12 +148,20 @@ class Database:
         arguments = {name: value for name, value in _UNREACHABLE.items() if name not in self._url.query}
         return create_engine(self._url, connect_args=arguments, pool_pre_ping=True, json_serializer=_dump)
 
+    def _load(self, value: str) -> Any:
+        """JSON out of a row; PostgreSQL checks its own."""
+        try:
+            return json.loads(value)
+        except (ValueError, TypeError) as error:
+            raise _damaged(self._url, error) from error
+
     @contextmanager
     def _told(self) -> Iterator[_Progress]:
-        """Turn what the driver raises into the ledger's errors."""
+        """Keep interrupts away meanwhile, and turn what the driver raises into the ledger's errors."""
         progress = _Progress()
         try:
-            yield progress
+            with interrupts_wait():
+                yield progress
         except (DataError, OverflowError) as error:  # PostgreSQL's and SQLite's
             raise _unstorable(" ".join(str(getattr(error, "orig", error)).split())) from error
         except DBAPIError as error:
@@ -183,6 +200,11 @@ def _dump(value: object) -> str:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise _unstorable(str(error)) from error
+
+
+def _damaged(url: URL, error: Exception) -> LedgerError:
+    got = f"{url.render_as_string(hide_password=True)}, in which a row can't be read ({' '.join(str(error).split())})"
+    return LedgerError(got, "a ledger that nothing else has written to", "put a copy of it back, or name another path")
 
 
 def _unstorable(why: str) -> LedgerError:

@@ -9,12 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sqlalchemy import URL, Connection, create_engine, inspect, text
+from sqlalchemy.exc import OperationalError
 
 from run_ledger.errors import ForeignDatabase, LedgerError, LedgerTooNew
 from run_ledger.models import VERSION_TABLE, Base
 from run_ledger.place import APPLICATION_ID
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest migration, which this package's models are of."""
 
 
@@ -60,7 +61,7 @@ def create_file(path: Path) -> None:
     comes after a kill ever sees half of it.
 
     Raises:
-        LedgerError: the folder can't be made or written.
+        LedgerError: the folder can't be made or written, or the disk is full.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,9 +74,10 @@ def create_file(path: Path) -> None:
             raise LedgerError(f"{path}, a link to nothing", "a file, or nothing there", "remove the link") from error
         if not path.exists():  # what exists is a file where a folder is needed
             raise LedgerError(f"{path.parent}, which is no folder", "a folder", "name another path") from error
-    except OSError as error:
-        got = f"{path.parent} ({error.strerror})"
-        raise LedgerError(got, "a folder that can be written", "change its rights, or name another path") from error
+    except (OSError, sqlite3.OperationalError, OperationalError) as error:  # a full disk is SQLite's to notice
+        why = getattr(error, "strerror", None) or getattr(error, "orig", error)
+        do = "free some room, change its rights, or name another path"
+        raise LedgerError(f"{path.parent} ({why})", "a folder that can be written", do) from error
 
 
 def _build(path: Path) -> None:

@@ -215,7 +215,7 @@ class Evaluation(Base):
 
 
 class Promotion(Base):
-    """A trial that was chosen; the latest under an alias is the one that counts."""
+    """A trial that was chosen. Rows are only added; the latest of an alias, over all sweeps, is the one that counts."""
 
     __tablename__ = "ledger_promotions"
     __table_args__ = (Index(None, "sweep_id", "alias"),)
@@ -227,3 +227,7 @@ class Promotion(Base):
     who: Mapped[str]
     why: Mapped[str]
     at: Mapped[datetime]
+    confirmed: Mapped[bool]
+    evidence: Mapped[dict[str, Any]]
+    previous: Mapped[int | None]
+    restores: Mapped[int | None]

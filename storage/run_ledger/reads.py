@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
+from collections.abc import Collection
+
+from sqlalchemy import and_, case, exists, func, select
 
 from run_ledger import checks, rows, steps
 from run_ledger.database import Database
@@ -68,10 +70,13 @@ class LedgerReads:
             return rows.trials(session, Trial.sweep_id == sweep_id)
 
     @idempotent
-    def outline(self, sweep_id: int) -> list[TrialRecord]:
-        """The same without `config` and `sampler_state`, which take half of the time that thousands of trials take."""
+    def outline(self, sweep_id: int, metrics: Collection[str] = ()) -> list[TrialRecord]:
+        """The same without `config` and `sampler_state`, and of the metrics only those named.
+
+        The others take most of the time that reading thousands of trials takes.
+        """
         with self._database.reading() as session:
-            return rows.trials(session, Trial.sweep_id == sweep_id, ("config", "sampler_state"))
+            return rows.trials(session, Trial.sweep_id == sweep_id, metrics)
 
     @idempotent
     def attempts(self, trial_id: int) -> list[AttemptRecord]:
@@ -111,8 +116,44 @@ class LedgerReads:
             return [EvaluationRecord(*row) for row in session.execute(query)]
 
     @idempotent
-    def promotions(self, sweep_id: int) -> list[PromotionRecord]:
-        """A sweep's choices, oldest first."""
-        query = select(Promotion).where(Promotion.sweep_id == sweep_id).order_by(Promotion.id)
+    def shares(self, trial_ids: Collection[int]) -> dict[int, dict[tuple[str, str], float]]:
+        """Shares of right answers in trials' last evaluations: by trial, then by (data source, problem).
+
+        A trial that evaluated nothing isn't among them. Problems are in the order in which they were reported.
+        """
+        one, at = Evaluation, Observation
+        evaluated = exists().where(one.observation_id == at.id)
+        last = select(at.trial_id, func.max(at.step).label("step")).where(at.trial_id.in_(trial_ids), evaluated)
+        lasts = last.group_by(at.trial_id).subquery()
+        right = func.sum(case((one.correct, 1), else_=0))
+        query = (
+            select(at.trial_id, one.data_source, one.problem_id, right, func.count())
+            .join(one, one.observation_id == at.id)
+            .join(lasts, and_(lasts.c.trial_id == at.trial_id, lasts.c.step == at.step))
+            .group_by(at.trial_id, one.data_source, one.problem_id)
+            .order_by(at.trial_id, func.min(one.position))
+        )
+        found: dict[int, dict[tuple[str, str], float]] = {}
+        with self._database.reading() as session:
+            for trial_id, source, problem, correct, count in session.execute(query):
+                found.setdefault(trial_id, {})[source, problem] = correct / count
+        return found
+
+    @idempotent
+    def promotions(self, alias: str | None = None) -> list[PromotionRecord]:
+        """All choices, or those of one alias, oldest first; the last of an alias is the one that counts."""
+        query = select(Promotion).order_by(Promotion.id)
+        if alias is not None:
+            query = query.where(Promotion.alias == alias)
         with self._database.reading() as session:
             return [rows.promotion(row) for row in session.scalars(query)]
+
+    @idempotent
+    def sweep(self, sweep_id: int) -> SweepRecord:
+        """Return one sweep.
+
+        Raises:
+            LedgerError: there is none of that id.
+        """
+        with self._database.reading() as session:
+            return rows.sweep(checks.existing_sweep(session, sweep_id))

@@ -223,12 +223,22 @@ class EvaluationRecord:
 
 @dataclass(frozen=True, slots=True)
 class PromotionRecord:
-    """A trial that was chosen, by whom and why."""
+    """A trial that was chosen, by whom, why and on what evidence. The latest of an alias is the one that counts."""
 
     id: int
+    """Names it on the command line. Later ones have greater numbers."""
     sweep_id: int
     trial_id: int
     alias: str
+    """What it was chosen as, such as `production`; one alias over all sweeps of the ledger."""
     who: str
     why: str
     at: datetime
+    confirmed: bool
+    """Whether runs under other seeds say it, and not the search's own run alone."""
+    evidence: Mapping[str, Any]
+    """What was known of the trial at that moment, as JSON; `sweep_platform.production.promotion` documents it."""
+    previous: int | None
+    """Id of the promotion that a rollback of this one leads to: the latest before it of another trial."""
+    restores: int | None
+    """Id of the promotion that this one went back to; None where it was a choice of its own."""

@@ -24,6 +24,7 @@ from run_ledger.records import (
 COST_FIELDS = tuple(field.name for field in fields(CostRecord))
 _COST_COLUMNS = tuple(getattr(Cost, name) for name in COST_FIELDS)
 _ATTEMPT_COLUMNS = tuple(getattr(Attempt, field.name) for field in fields(AttemptRecord))
+_PROMOTION_FIELDS = tuple(field.name for field in fields(PromotionRecord))
 _TRIAL_FIELDS = tuple(Trial.__table__.columns.keys())
 
 
@@ -52,20 +53,29 @@ def lease(row: Lease) -> DriverLease:
     return DriverLease(row.sweep_id, row.token, row.holder, row.host, row.pid, row.ttl_s, row.expires_at)
 
 
-def trials(session: Session, where: ColumnElement[bool], left_out: Collection[str] = ()) -> list[TrialRecord]:
+def trials(session: Session, where: ColumnElement[bool], outline: Collection[str] | None = None) -> list[TrialRecord]:
     """Trials with their costs, by number, in one query; of columns, since 10,000 entities take twice as long.
 
     Args:
         session: Open.
         where: Which trials.
-        left_out: Fields of JSON that are not read, and empty in the records.
+        outline: The only metrics that are read; `config` and `sampler_state` are empty then. None reads all.
     """
-    names = [name for name in _TRIAL_FIELDS if name not in left_out]
-    query = select(*(getattr(Trial, name) for name in names), *_COST_COLUMNS).join(Cost, Cost.trial_id == Trial.id)
-    found = session.execute(query.where(where).order_by(Trial.sweep_id, Trial.number))
+    left_out = () if outline is None else ("config", "sampler_state", "metrics")
+    names, wanted = [name for name in _TRIAL_FIELDS if name not in left_out], list(outline or ())
+    told = [Trial.metrics[name].as_float() for name in wanted]
+    query = select(*(getattr(Trial, name) for name in names), *_COST_COLUMNS, *told)
+    query = query.join(Cost, Cost.trial_id == Trial.id).where(where).order_by(Trial.sweep_id, Trial.number)
     empty: dict[str, Any] = {name: {} for name in left_out}
-    size = len(names)
-    return [_trial(empty | dict(zip(names, row[:size], strict=True)), CostRecord(*row[size:])) for row in found]
+    costs, size = len(names), len(names) + len(_COST_COLUMNS)
+    found = []
+    for row in session.execute(query):
+        fields = empty | dict(zip(names, row[:costs], strict=True))
+        if wanted:
+            given = zip(wanted, row[size:], strict=True)
+            fields["metrics"] = {name: value for name, value in given if value is not None}
+        found.append(_trial(fields, CostRecord(*row[costs:size])))
+    return found
 
 
 def _trial(fields: dict[str, Any], spent: CostRecord) -> TrialRecord:
@@ -101,4 +111,4 @@ def observation(row: Observation) -> ObservationRecord:
 
 def promotion(row: Promotion) -> PromotionRecord:
     """A choice."""
-    return PromotionRecord(row.id, row.sweep_id, row.trial_id, row.alias, row.who, row.why, row.at)
+    return PromotionRecord(**{name: getattr(row, name) for name in _PROMOTION_FIELDS})

@@ -68,6 +68,7 @@ def test_trials_are_found_by_tag_and_sorted_by_cost(page_and_runs, tmp_path):
     assert links == sorted(trials, key=lambda name: runs[name].data.metrics["cost/flops"])
 
 
+@pytest.mark.slow
 def test_trial_page_shows_its_metrics_by_step(page_and_runs, tmp_path):
     page, address, runs, client = page_and_runs
     run = runs["small/01"].info.run_id

@@ -1,5 +1,6 @@
 """What every ledger keeps, whatever the database."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -127,6 +128,34 @@ def test_evaluations_are_those_of_the_last_step_that_evaluated(book: Book) -> No
     assert ledger.evaluations(attempt.trial_id, step=6) == []
 
 
+def test_shares_of_right_answers_are_those_of_the_last_evaluation_by_problem(book: Book) -> None:
+    ledger, lease = book
+    attempt, other, silent = (started(ledger, lease, number) for number in range(3))
+    step(ledger, attempt, 1, samples=[sample(0, step=1)])
+    step(ledger, attempt, 2, samples=[sample(index, step=2) for index in reversed(range(15))])
+    step(ledger, attempt, 3)
+    step(ledger, other, 4, samples=[sample(0, step=4)])
+    step(ledger, silent, 1)
+    shares = ledger.shares([attempt.trial_id, other.trial_id, silent.trial_id])
+    assert set(shares) == {attempt.trial_id, other.trial_id}
+    assert list(shares[attempt.trial_id].items()) == [(("aime", "problem 1"), 2 / 7), (("aime", "problem 0"), 3 / 8)]
+    assert shares[other.trial_id] == {("aime", "problem 0"): float(sample(0).correct)}
+    assert ledger.shares([silent.trial_id]) == ledger.shares([]) == {}
+
+
+def test_an_outline_has_the_metrics_that_are_named_and_no_config(book: Book) -> None:
+    ledger, lease = book
+    attempt = started(ledger, lease)
+    told = {"val/accuracy": 0.25, "val/accuracy_se": 0.0, "val/acc/mean@32": 0.5, 'a"b': 1e300, "other": 3.0}
+    step(ledger, attempt, 1, metrics=told)
+    whole = ledger.trial(attempt.trial_id)
+    wanted = ["val/accuracy", "val/accuracy_se", "val/acc/mean@32", "missing"]
+    (found,) = ledger.outline(whole.sweep_id, wanted)
+    assert found.metrics == {name: told[name] for name in wanted if name in told}
+    assert replace(found, metrics=told) == replace(whole, config={}, sampler_state={})
+    assert [trial.metrics for trial in ledger.outline(whole.sweep_id)] == [{}]
+
+
 def test_a_step_told_again_is_replaced_with_its_samples(book: Book) -> None:
     ledger, lease = book
     attempt = started(ledger, lease)
@@ -240,24 +269,12 @@ def test_runs_of_the_view_are_noted(book: Book) -> None:
     assert ledger.trial(added.id).mlflow_run_id == "child"
 
 
-def test_choices_are_kept_in_order(book: Book) -> None:
-    ledger, lease = book
-    attempt = started(ledger, lease)
-    with pytest.raises(LedgerError, match="trial 0, which is running; need a complete trial"):
-        ledger.promote(attempt.trial_id, "production", "ann", "too early")
-    ledger.finish_trial(attempt, TrialState.COMPLETE, values=(0.5, 1.0))
-    first = ledger.promote(attempt.trial_id, "production", "ann", "the knee")
-    second = ledger.promote(attempt.trial_id, "production", "bob", "confirmed")
-    assert ledger.promotions(lease.sweep_id) == [first, second]
-    assert (first.alias, first.who, first.why, first.sweep_id) == ("production", "ann", "the knee", lease.sweep_id)
-    assert is_now(first.at)
-
-
 def test_what_is_not_there_is_named(book: Book) -> None:
     ledger, lease = book
     attempt = started(ledger, lease)
     for call in (
         lambda: ledger.trial(99),
+        lambda: ledger.sweep(99),
         lambda: ledger.promote(99, "a", "b", "c"),
         lambda: ledger.start_attempt(lease, 99, host="h", pid=1),
         lambda: ledger.acquire_sweep(99, "me"),
@@ -268,7 +285,7 @@ def test_what_is_not_there_is_named(book: Book) -> None:
     ):
         with pytest.raises(LedgerError, match="^got .*; need .*; "):
             call()
-    assert ledger.trials(99) == ledger.observations(99) == ledger.evaluations(99) == ledger.promotions(99) == []
+    assert ledger.trials(99) == ledger.observations(99) == ledger.evaluations(99) == ledger.promotions("a") == []
 
 
 def test_everything_is_there_after_opening_it_again(ledger_url: str, book: Book) -> None:

@@ -8,6 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from run_ledger import ForeignDatabase, Ledger, LedgerLocked, LedgerTooNew
 from run_ledger.database import Database
+from run_ledger.migrate import HEAD
 from run_ledger.models import VERSION_TABLE, Base, Trial
 from small_ledger import held, sweep, trial
 from sqlalchemy import Engine, MetaData, create_engine, func, inspect, select, text
@@ -77,7 +78,7 @@ def test_a_ledger_of_a_later_version_is_refused(ledger_url: str) -> None:
     with pytest.raises(LedgerTooNew, match="^got a ledger of version 9999; need .* or earlier; update"):
         Ledger.open(ledger_url)
     with plain(ledger_url).begin() as connection:
-        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '{HEAD}'"))
     with Ledger.open(ledger_url) as ledger:
         assert ledger.sweeps() == [made]
 

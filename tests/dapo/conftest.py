@@ -10,6 +10,7 @@ import torch
 from dapo.batch import Problem, Response, RolloutGroup, Score
 from dapo.config import Config
 from dapo.model import Policy, save_policy
+from nested import put_all
 from small_policy import small_policy
 
 MakeGroup = Callable[..., RolloutGroup]
@@ -80,13 +81,7 @@ def make_config(model_folder: Path, train_file: Path) -> MakeConfig:
                 "test_freq": 0,
             },
         }
-        for path, value in changes.items():
-            *parents, name = path.split("__")
-            node = tree
-            for parent in parents:
-                node = node.setdefault(parent, {})
-            node[name] = value
-        return Config.model_validate(tree)
+        return Config.model_validate(put_all(tree, changes))
 
     return make
 

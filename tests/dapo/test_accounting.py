@@ -45,7 +45,7 @@ def test_phases_add_up_and_testing_is_charged_apart() -> None:
         with meter.time(phase):
             pass
     seconds = meter.take_step()
-    assert set(seconds) == {"timing_s/gen", "timing_s/testing"}
+    assert set(seconds) == {"timing_s/gen", "timing_s/testing", "timing_s/other"}
     assert meter.cost.device_seconds == pytest.approx(seconds["timing_s/gen"])
     assert meter.cost.evaluation_device_seconds == pytest.approx(seconds["timing_s/testing"])
     assert meter.take_step() == {}
@@ -69,6 +69,7 @@ def test_stats_cover_every_round(make_group) -> None:
         "reward/seq_reward_mean": 0.125,
         "reward/overlong_penalised": 0.25,
         "reward/grader_failures": 0.0,
+        "tokens/truncated": 6.0,
         "response_length/mean": 4.0,
         "response_length/max": 6.0,
         "response_length/clip_ratio": 0.25,

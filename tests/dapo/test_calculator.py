@@ -89,7 +89,7 @@ def test_what_has_no_value_is_told_at_once(expression: str) -> None:
     start = time.process_time()
     with pytest.raises(CalculatorError, match=REFUSED[expression]):
         calculate(expression)
-    assert time.process_time() - start < 10.0
+    assert time.process_time() - start < 2.0
 
 
 def test_a_product_of_large_numbers_stops_at_the_bound() -> None:
@@ -110,7 +110,7 @@ def test_any_text_has_a_value_or_a_reason_and_soon(text: str) -> None:
         assert calculate(text)
     except CalculatorError as error:
         assert str(error)
-    assert time.process_time() - start < 10.0
+    assert time.process_time() - start < 2.0
 
 
 leaves = st.integers(0, 999).map(lambda n: (str(n), Fraction(n))) | st.decimals(0, 99, places=2).map(

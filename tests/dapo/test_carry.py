@@ -13,8 +13,8 @@ from dapo.config import Config
 from dapo.errors import SamplingExhausted
 from dapo.model import Policy
 from dapo.plan import describe_plan
-from dapo.rollout import generate
 from dapo.update import compute_logprobs, make_optimizer, policy_update
+from generation import respond
 from training import run, weights
 
 CARRY = {"surplus": "carry", "surplus_max_staleness": 2}
@@ -23,17 +23,7 @@ CARRY = {"surplus": "carry", "surplus_max_staleness": 2}
 def groups_of(policy: Policy, behind: int) -> list[RolloutGroup]:
     """Two groups of real responses of `policy`, with rewards that differ."""
     prompts = [[5, 6], [7, 8, 9]]
-    responses = generate(
-        policy,
-        prompts,
-        4,
-        temperature=1.0,
-        top_p=1.0,
-        top_k=-1,
-        max_response_length=6,
-        max_num_seqs=8,
-        generator=torch.Generator().manual_seed(3),
-    )
+    responses = respond(policy, prompts, 4, seed=3, room=6)
     scores = [Score(reward, reward, reward, "") for reward in (1.0, 0.0, 0.0, 1.0)]
     problem = Problem("p", "s", "", "")
     rows = zip(prompts, responses, strict=True)

@@ -12,6 +12,7 @@ from dapo.checkpoint import Checkpoints, RunState
 from dapo.config import Config
 from dapo.errors import CheckpointError
 from dapo.model import Policy, load_policy
+from dapo.trainer import trained_model
 from dapo.update import make_optimizer
 
 SAMPLE = EvaluatedSample("aime", "1", 0, "p", "Answer: 4", "4", "42", False, 3)
@@ -184,3 +185,12 @@ def test_a_checkpoint_of_before_carried_groups_can_be_used(checkpoints: Checkpoi
     found = checkpoints.latest(Config())
     assert found is not None
     assert found.state == replace(state_at(1), lowered=0, account=TokenAccount())
+
+
+def test_the_newest_model_is_found_without_reading_it(checkpoints: Checkpoints, trained) -> None:
+    assert trained_model(checkpoints.folder) is None
+    for step in (7, 10):
+        newest = checkpoints.save(state_at(step), *trained, Config())
+    assert trained_model(checkpoints.folder) == newest / "model"
+    (newest / "model" / "config.json").unlink()
+    assert trained_model(checkpoints.folder) == checkpoints.folder / "global_step_7" / "model"

@@ -142,10 +142,15 @@ def test_what_is_fetched_stays_until_other_files_are_given(tmp_path: Path) -> No
         pytest.param([verl_row("1+1", "2") | {"prompt": []}], r":1: got a row", id="no prompt"),
     ],
 )
-def test_files_of_another_form_change_nothing(tmp_path: Path, rows: list[dict[str, Any]], told: str) -> None:
+def test_files_of_another_form_change_nothing(
+    tmp_path: Path, rows: list[dict[str, Any]], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
     good = fetch("dapo-math-17k", given=write(tmp_path / "good.parquet", [verl_row("1+1", "2")]))
+    assert caplog.messages[-1].endswith("good.parquet is not the file that is pinned; it is taken as given")
+    caplog.clear()
     with pytest.raises(DataError, match=told):
         fetch("dapo-math-17k", given=write(tmp_path / "bad.parquet", rows))
+    assert "taken as given" not in caplog.text
     assert fetch("dapo-math-17k") == good
 
 

@@ -1,9 +1,9 @@
 import threading
-import time
 from fractions import Fraction
 
 import pytest
 from dapo.graders import PARSERS, Grade, Parser, grade, parse_integer, parse_number
+from growth import growth_exponent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +26,8 @@ RIGHT = {
     "boxed equation": "Answer: \\boxed{x=42}",
     "boxed and stated alike": "\\boxed{42}\nAnswer: 42",
     "sum of unknowns": "Answer: m+n = 42",
+    "sum of numbers": "Answer: 40 + 2 = 42",
+    "product in a box": "\\boxed{6*(3+4)=42}",
     "answer on the next line": "The Answer: is below\n42",
     "modulus": "Answer: 42 (mod 1000)",
     "latex modulus": "Answer: $42 \\pmod{1000}$",
@@ -59,6 +61,8 @@ WRONG = {
     "negative": "Answer: -42",
     "product": "Answer: 42(43)",
     "coefficient": "Answer: 2x=42",
+    "two numbers": "Answer: 3 = 42",
+    "product that is equal to more": "Answer: 6*7 = 42 = 43",
     "an earlier answer": "Answer: 42\nNo.\nAnswer: 41",
     "denied": "The answer is not 42",
     "never stated": "6 * 7 = 42",
@@ -209,10 +213,12 @@ def test_every_integer_is_read_back(value: int) -> None:
 )
 def test_time_is_linear(unit: str) -> None:
     """A quadratic pattern would take minutes on 200,000 characters."""
-    start = time.process_time()
-    for parse in PARSERS.values():
-        grade(parse, unit * (200_000 // len(unit)), "1")
-    assert time.process_time() - start < 20.0
+
+    def work(size: int) -> None:
+        for parse in PARSERS.values():
+            grade(parse, unit * (size // len(unit)), "1")
+
+    assert growth_exponent(work, 25_000, 200_000) < 1.5
 
 
 def test_works_off_the_main_thread() -> None:

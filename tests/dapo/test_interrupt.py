@@ -63,7 +63,10 @@ def interrupted(config: str, number: int, at: str, *flags: str, times: int = 1) 
 
 @pytest.mark.parametrize(
     ("number", "code", "at", "flags"),
-    [(signal.SIGINT, 130, "updating", ("--slow",)), (signal.SIGTERM, -signal.SIGTERM, "2", ())],
+    [
+        (signal.SIGINT, 130, "updating", ("--slow",)),
+        pytest.param(signal.SIGTERM, -signal.SIGTERM, "2", (), marks=pytest.mark.slow),
+    ],
 )
 def test_the_update_is_finished_and_saved_and_the_run_goes_on(
     make_config, tmp_path: Path, number: int, code: int, at: str, flags: tuple[str, ...]

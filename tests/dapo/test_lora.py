@@ -15,9 +15,9 @@ from dapo.lora import FILE, add_adapter, load_adapter
 from dapo.model import Policy, load_policy, response_logprobs, save_policy
 from dapo.model_decoder import adapter_state, effective_weight, merged_state
 from dapo.preflight import preflight
-from dapo.rollout import generate
 from dapo.run import Run
 from dapo.update import make_optimizer
+from generation import respond
 from peft import LoraConfig, inject_adapter_in_model
 from safetensors.torch import load_file
 from training import run, weights
@@ -101,10 +101,7 @@ def test_generation_draws_from_the_adapted_policy(policy: Policy) -> None:
     base = copy.deepcopy(policy)
     adapted(policy)
     prompts = [[5, 9, 11], [7, 8]]
-    drawn = generate(
-        policy, prompts, 2, temperature=1.0, top_p=1.0, top_k=-1, max_response_length=6, max_num_seqs=8,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    drawn = respond(policy, prompts, 2, room=6)
     pairs = [(p, r.token_ids) for p, group in zip(prompts, drawn, strict=True) for r in group]
     recorded = torch.tensor([value for group in drawn for r in group for value in r.rollout_logprobs])
     torch.testing.assert_close(response_logprobs(policy.model, pairs, 1.0)[0], recorded, atol=1e-5, rtol=0)
@@ -153,6 +150,7 @@ def test_the_reference_has_no_adapter(make_config, model_folder: Path) -> None:
     assert adapter_state(started.policy.model) and not adapter_state(started.reference.model)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_gives_the_same_adapter(make_config, model_folder: Path, tmp_path: Path) -> None:
     def config(name: str) -> Config:
         model = {"path": str(model_folder), **LORA}
@@ -210,7 +208,7 @@ def test_another_models_adapter_is_refused(policy: Policy, tmp_path: Path) -> No
     other = copy.deepcopy(policy)
     from dapo.lora import save_adapter
 
-    save_adapter(other.model, tmp_path)
+    save_adapter(adapter_state(other.model), tmp_path)
     save_policy(other, tmp_path / "model")
     load_adapter(policy.model, tmp_path)
     fresh = load_policy_with(tmp_path, policy)
@@ -233,8 +231,11 @@ def load_policy_with(folder: Path, policy: Policy) -> Policy:
         ({"target_modules": ("q_proj",)}, "model.target_modules"),
         ({"lora_rank": 4, "target_modules": ("query",)}, "model.target_modules"),
         ({"lora_rank": 4, "target_modules": ()}, "model.target_modules"),
+        ({"lora_rank": 65}, "model.lora_rank"),
+        ({"lora_rank": 129, "target_modules": ("q_proj", "up_proj")}, "model.lora_rank"),
     ],
 )
 def test_settings_that_mean_nothing_are_faults(model: dict[str, object], key: str) -> None:
     assert [fault.key for fault in preflight(Config.model_validate({"model": model}))] == [key]
-    assert not preflight(Config.model_validate({"model": LORA}))
+    for sound in (LORA, {"lora_rank": 64}, {"lora_rank": 128, "target_modules": ("q_proj", "up_proj")}):
+        assert not preflight(Config.model_validate({"model": sound}))

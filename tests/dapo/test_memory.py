@@ -12,10 +12,12 @@ import pytest
 import torch
 from dapo.arithmetic import WORDS
 from dapo.config import Config
-from dapo.memory import GIB, LOGITS_AT_ONCE, ModelSize, estimate_memory
+from dapo.memory import GIB, LOGITS_AT_ONCE, estimate_memory
+from dapo.mesh_sizes import MeshSizes
 from dapo.model import Decoder, DecoderConfig
-from dapo.model_logprobs import CHUNK_ELEMENTS
-from dapo.named_models import NAMED_SHAPES, TINY
+from dapo.model_logprobs import CHUNK_ELEMENTS, flops_per_token
+from dapo.model_size import ModelSize
+from dapo.named_models import NAMED_SHAPES, PUBLIC_SHAPES, TINY
 from dapo.tokenizer import byte_tokenizer
 from small_policy import small_policy
 from transformers import AutoModelForCausalLM, GPT2Config
@@ -54,6 +56,22 @@ def test_smollm2_has_135_million() -> None:
     assert ModelSize.of_decoder(NAMED_SHAPES["smollm2-135m"]).parameters == 134_515_008
 
 
+@pytest.mark.parametrize(
+    ("path", "parameters"),
+    [
+        ("Qwen/Qwen2.5-7B", 7_615_616_512),
+        ("Qwen/Qwen2.5-Math-7B", 7_615_616_512),
+        ("Qwen/Qwen2.5-32B", 32_763_876_352),
+    ],
+)
+def test_public_models_have_as_many_as_their_cards_say(path: str, parameters: int) -> None:
+    assert ModelSize.of_decoder(PUBLIC_SHAPES[path]).parameters == parameters
+
+
+def test_flops_are_those_that_a_run_counts() -> None:
+    assert ModelSize.of_decoder(TINY).flops_per_token(17.5) == flops_per_token(TINY, 17.5)
+
+
 def test_what_is_saved_for_the_backward_pass_is_what_is_counted() -> None:
     """Everything that autograd keeps of one layer more, in numbers per token."""
 
@@ -76,7 +94,7 @@ def test_what_is_saved_for_the_backward_pass_is_what_is_counted() -> None:
         return sum(found.values())
 
     fused_weights = 64 * (64 + 2 * 32)
-    counted = 6 * 64 + 4 * 64 + 3 * 32 + 4 * 160
+    counted = ModelSize.of_decoder(DecoderConfig("llama", 50, 64, 160, 1, 4, 2, 16)).kept_per_token
     assert (kept(3) - kept(2) - fused_weights) / 512 == pytest.approx(counted, rel=0.05)
 
 
@@ -122,6 +140,55 @@ def test_where_nothing_can_be_told_there_is_none(content: str, tmp_path: Path) -
     assert estimate_memory(Config.model_validate({"model": {"path": "owner/nothing-here"}})) is None
 
 
+def held(devices: int, **keys: Any) -> dict[str, dict[str, float]]:
+    config: dict[str, Any] = {
+        "model": {"path": "Qwen/Qwen2.5-7B", "dtype": "bfloat16", "enable_gradient_checkpointing": True},
+        "data": {"max_response_length": 4096},
+        "actor": {"ppo_max_token_len_per_gpu": 8192},
+        "trainer": {"device": "cuda"},
+    }
+    for key, value in keys.items():
+        section, name = key.split("__")
+        config.setdefault(section, {})[name] = value
+    found = estimate_memory(Config.model_validate(config), devices)
+    assert found is not None
+    return {phase: dict(parts) for phase, parts in found.phases.items()}
+
+
+def test_devices_share_weights_gradients_and_optimiser() -> None:
+    one, eight = held(1), held(8)
+    for name in ("weights", "optimizer"):
+        assert eight["update"][name] == pytest.approx(one["update"][name] / 8)
+    assert eight["update"]["gathered weights"] > 1.5 * 2**30, "the embeddings and the head stay whole"
+    assert "gathered weights" not in one["update"]
+    copies = held(8, actor__fsdp_config={"fsdp_size": 2})
+    assert copies["update"]["weights"] == pytest.approx(one["update"]["weights"] / 2)
+    host = held(8, actor__fsdp_config={"offload_policy": True})
+    assert host["update"]["weights"] == host["update"]["optimizer"] == 0.0
+    assert held(1, trainer__n_gpus_per_node=8) == eight, "the config's own number counts"
+
+
+def test_tensor_parallel_engines_share_keys_and_values_up_to_their_heads() -> None:
+    caches = [held(8, rollout__tensor_model_parallel_size=tp)["generation"]["KV cache"] for tp in (1, 2, 4)]
+    rows = [-(-32 * 8 * tp // 8) for tp in (1, 2, 4)]
+    assert [cache / count for cache, count in zip(caches, rows, strict=True)] == pytest.approx(
+        [caches[0] / rows[0] / part for part in (1, 2, 4)]
+    )
+    engines = [held(8, rollout__tensor_model_parallel_size=tp)["generation"]["engine weights"] for tp in (1, 8)]
+    assert engines[1] < engines[0] / 4
+
+
+def test_sequence_parallelism_shares_activations() -> None:
+    one, four = (held(4, actor__ulysses_sequence_parallel_size=sp)["update"]["activations"] for sp in (1, 4))
+    assert one / 4 < four < one / 2
+
+
+def test_a_mesh_has_parts_for_all_devices() -> None:
+    mesh = MeshSizes.of(Config.model_validate({"actor": {"ulysses_sequence_parallel_size": 2}}), 8)
+    assert (mesh.dp, mesh.replicas, mesh.shards) == (4, 8, 8)
+
+
+@pytest.mark.slow
 def test_a_run_has_about_as_much(tmp_path: Path) -> None:
     """A model of 20M parameters, whose memory is well above the interpreter's."""
     tokenizer = byte_tokenizer(WORDS)

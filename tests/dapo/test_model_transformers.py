@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import torch
 from dapo.config import Config
+from dapo.draws import Sampling
 from dapo.errors import ModelError
 from dapo.model import Policy, flops_per_token, load_policy, response_logprobs, save_policy
 from dapo.model_transformers import ForeignDecoder, ForeignEngine
 from dapo.preflight import preflight
-from dapo.rollout import generate
+from dapo.prepare import prepare
+from generation import respond
 from safetensors.torch import load_file
 from small_policy import small_policy
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -86,25 +88,17 @@ def test_shared_prompts_change_nothing(foreign: Policy) -> None:
 
 def test_what_was_sampled_has_the_trainers_log_probabilities(foreign: Policy) -> None:
     prompts = [[5, 9, 11], [7, 8, 12, 13, 14], [6]]
-    drawn = generate(
-        foreign, prompts, 3, temperature=0.8, top_p=1.0, top_k=-1, max_response_length=10, max_num_seqs=4,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    cold = Sampling(0.8, 1.0, -1)
+    drawn = respond(foreign, prompts, 3, sampling=cold, room=10, max_num_seqs=4)
     pairs = [(p, r.token_ids) for p, group in zip(prompts, drawn, strict=True) for r in group]
     recorded = torch.tensor([value for group in drawn for r in group for value in r.rollout_logprobs])
     torch.testing.assert_close(response_logprobs(foreign.model, pairs, 0.8)[0], recorded, atol=1e-5, rtol=0)
-    again = generate(
-        foreign, prompts, 3, temperature=0.8, top_p=1.0, top_k=-1, max_response_length=10, max_num_seqs=99,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    again = respond(foreign, prompts, 3, sampling=cold, room=10)
     assert [[r.token_ids for r in group] for group in again] == [[r.token_ids for r in group] for group in drawn]
 
 
 def test_greedy_generation_is_transformers_own(foreign: Policy) -> None:
-    (group,) = generate(
-        foreign, [[5, 9, 11]], 1, temperature=0.0, top_p=1.0, top_k=-1, max_response_length=8, max_num_seqs=4,
-        generator=torch.Generator(),
-    )  # fmt: skip
+    (group,) = respond(foreign, [[5, 9, 11]], 1, sampling=Sampling(0.0, 1.0, -1), room=8)
     assert isinstance(foreign.model, ForeignDecoder)
     theirs = foreign.model.theirs.generate(torch.tensor([[5, 9, 11]]), max_new_tokens=8, do_sample=False)
     assert group[0].token_ids == theirs[0, 3 : 3 + len(group[0].token_ids)].tolist()
@@ -168,10 +162,7 @@ def test_each_prompt_is_read_once(foreign: Policy) -> None:
     hook = foreign.model.theirs.get_input_embeddings().register_forward_pre_hook(
         lambda _, ids: seen.append(len(ids[0]))
     )
-    generate(
-        foreign, [[5, 9, 11], [6]], 5, temperature=1.0, top_p=1.0, top_k=-1, max_response_length=2, max_num_seqs=99,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    respond(foreign, [[5, 9, 11], [6]], 5, room=2)
     hook.remove()
     assert seen[0] == 2
 
@@ -193,6 +184,23 @@ def test_a_family_without_keys_and_values_is_refused(tmp_path: Path) -> None:
     config = MambaConfig(hidden_size=16, state_size=4, num_hidden_layers=1, bos_token_id=None, **SHAPE)
     with pytest.raises(ModelError, match="transformers can't load it"):
         load_policy(folder_of(config, tmp_path / "mamba"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"model_type": "nosuch"}, id="unknown family"),
+        pytest.param({"model_type": "mine", "auto_map": {"AutoModelForCausalLM": "mine.Mine"}}, id="code of its own"),
+        pytest.param({"n_head": 5}, id="heads that don't divide"),
+    ],
+)
+def test_what_transformers_does_not_know_is_told_before_the_run(tmp_path: Path, make_config, change) -> None:
+    folder = folder_of(MODELS["gpt2"], tmp_path / "foreign")
+    prepare(make_config(model={"path": str(folder)}))
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | change))
+    with pytest.raises(ModelError, match="transformers can't load it"):
+        prepare(make_config(model={"path": str(folder)}))
 
 
 def test_an_adapter_on_another_familys_names(make_config, tmp_path: Path) -> None:

@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
+import generation
 import pytest
 import torch
 from dapo.accounting import RolloutStats, forward_flops, generation_flops
 from dapo.batch import Problem, Response, RolloutGroup, Score, Turns
 from dapo.config import Config, RewardConfig
 from dapo.config_multi_turn import MultiTurnConfig
+from dapo.draws import Sampling, draw
 from dapo.framing import Framing
 from dapo.model import Policy, flops_per_token, response_logprobs
 from dapo.multi_turn import converse
 from dapo.reward import Scorer
-from dapo.rollout import Sampling, generate
 from dapo.tool_calls import Call, read_calls
 from dapo.tools import Toolbox, ToolResult
 from tool_policy import example, tool_policy
@@ -107,17 +108,7 @@ def test_it_calls_reads_and_answers(policy: Policy, prompts) -> None:
 
 
 def test_the_first_turn_is_that_of_plain_generation(policy: Policy, prompts) -> None:
-    plain = generate(
-        policy,
-        prompts,
-        3,
-        temperature=1.0,
-        top_p=1.0,
-        top_k=-1,
-        max_response_length=ROOM,
-        max_num_seqs=512,
-        generator=torch.Generator().manual_seed(0),
-    )
+    plain = generation.respond(policy, prompts, 3, room=ROOM)
     offered = [index % 2 == 0 for index in range(len(prompts))]
     found = respond(policy, prompts, 3, offered=offered)
     for tools, group, others in zip(offered, found, plain, strict=True):
@@ -216,8 +207,6 @@ def test_rows_know_nothing_of_each_other(policy: Policy, prompts) -> None:
 
 def test_a_tokens_random_number_is_that_of_its_place(policy: Policy, prompts) -> None:
     """A turn behind an answer draws on from where the answer ends: by hand, with the trainer's own forward pass."""
-    from dapo.rollout import draw
-
     uniforms = torch.rand(len(prompts) * 8, ROOM, generator=torch.Generator().manual_seed(0))
     checked = otherwise = 0
     for place, response in enumerate(flat(respond(policy, prompts, 8))):

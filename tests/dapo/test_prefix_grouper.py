@@ -7,8 +7,9 @@ import torch
 from dapo.accounting import pass_flops
 from dapo.batch import TrainBatch
 from dapo.model import response_logprobs
+from dapo.packing import scored_segments, trained_segments
 from dapo.train import train
-from dapo.update import compute_logprobs, make_optimizer, policy_update, scored_segments, trained_segments
+from dapo.update import compute_logprobs, make_optimizer, policy_update
 
 PROMPTS = ([5, 6, 7], [9, 8, 7, 6, 5, 4, 3], [5])
 SIZES = (4, 2, 3)

@@ -300,21 +300,6 @@ def test_one_fault(tree: dict[str, Any], key: str, got: str, need: str) -> None:
     assert found[key].do
 
 
-@pytest.mark.parametrize(
-    ("devices", "size", "need"),
-    [
-        (6, 4, "a divisor of the 6 devices"),
-        (4, 4, "14 attention heads"),
-        (2, 2, "1: this trainer runs on one device"),
-    ],
-)
-def test_parallel_sizes_must_divide_devices_and_heads(model_folder: Path, devices: int, size: int, need: str) -> None:
-    path = model_folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_attention_heads": 14, "num_key_value_heads": 2}))
-    found = faults(devices, model={"path": str(model_folder)}, actor={"ulysses_sequence_parallel_size": size})
-    assert need in found["actor.ulysses_sequence_parallel_size"].need
-
-
 def test_prompts_are_measured_with_the_models_tokenizer(model_folder: Path, tmp_path: Path) -> None:
     rows = [
         {"id": "short", "problem": "1+1", "answer": "2"},

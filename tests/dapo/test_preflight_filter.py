@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import pytest
 from dapo.batch import Fault
 from dapo.config import Config
 from dapo.preflight import preflight
+from pydantic import ValidationError
 
 
 def faults(**tree: Any) -> dict[str, Fault]:
@@ -31,3 +33,53 @@ def test_rounds_that_can_never_fill_the_batch_are_refused() -> None:
     assert faults(**tree, algorithm={"filter_groups": {"max_num_gen_batches": 2}}) == {}
     partial = {"filter_groups": {"max_num_gen_batches": 1, "on_exhausted": "train_partial"}}
     assert faults(**tree, algorithm=partial) == {}
+
+
+FILTER = "algorithm.filter_groups"
+
+
+@pytest.mark.parametrize(
+    ("tree", "key", "need"),
+    [
+        ({"rollout": {"top_k": 1}}, "rollout.top_k", "at least 2"),
+        ({"algorithm": {"filter_groups": {"tolerance": 1.0}}}, f"{FILTER}.tolerance", "less than 1,"),
+        (
+            {"algorithm": {"filter_groups": {"metric": "score", "tolerance": 2.0}}, "reward": {"wrong_reward": -1.0}},
+            f"{FILTER}.tolerance",
+            "less than 2,",
+        ),
+        (
+            {"algorithm": {"filter_groups": {"statistic": "mean", "threshold": 1.0, "upper": 2.0}}},
+            f"{FILTER}.threshold",
+            "less than 1,",
+        ),
+        (
+            {"algorithm": {"filter_groups": {"statistic": "mean", "threshold": -2.0, "upper": 0.0}}},
+            f"{FILTER}.upper",
+            "more than 0,",
+        ),
+        (
+            {"algorithm": {"filter_groups": {"on_exhausted": "relax"}}, "rollout": {"pilot_n": 2}},
+            "rollout.pilot_n",
+            "error or train_partial",
+        ),
+    ],
+)
+def test_what_can_never_fill_a_batch_is_refused(tree: dict[str, Any], key: str, need: str) -> None:
+    found = faults(**tree)
+    assert list(found) == [key]
+    assert need in found[key].need
+
+
+def test_what_just_can_is_not() -> None:
+    assert faults(algorithm={"filter_groups": {"tolerance": 0.99}}, rollout={"top_k": 2}) == {}
+    scored = {"filter_groups": {"metric": "score", "tolerance": 1.5}}
+    assert faults(algorithm=scored, reward={"wrong_reward": -1.0}) == {}
+    assert faults(algorithm={"filter_groups": {"statistic": "mean", "threshold": 0.9, "upper": 1.0}}) == {}
+    pilots = {"filter_groups": {"on_exhausted": "train_partial"}}
+    assert faults(algorithm=pilots, rollout={"pilot_n": 2}) == {}
+
+
+def test_a_moment_that_never_decays_is_no_config() -> None:
+    with pytest.raises(ValidationError, match="less than 1"):
+        Config.model_validate({"actor": {"optim": {"betas": [0.9, 1.0]}}})

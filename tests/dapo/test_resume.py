@@ -52,7 +52,7 @@ SWITCHES = {
 }
 
 
-@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("name", [pytest.param("plain", marks=pytest.mark.slow), "all"])
 def test_killed_anywhere_and_resumed_gives_the_same_weights(make_config, tmp_path: Path, name: str) -> None:
     seed = time.time_ns()
     print(f"kills are drawn from random.Random({seed})")

@@ -71,7 +71,9 @@ def test_partial_batches_are_carried_across_rounds(make_group) -> None:
     )
     assert (batch.all_right, batch.all_wrong) == (2, 2)
     assert (batch.tokens_kept, batch.tokens_filtered, batch.tokens_surplus) == (12, 16, 4)
-    assert batch.metrics()["filter/yield"] == 0.5
+    assert batch.yields == [0.5, 0.0, 0.5, 1.0]
+    metrics = batch.metrics()
+    assert [metrics[f"filter/yield{which}"] for which in ("", "_min", "_max")] == [0.5, 0.0, 1.0]
 
 
 @pytest.mark.parametrize(("round_size", "rounds", "surplus"), [(6, 1, 2), (2, 2, 0), (4, 1, 0), (64, 1, 60)])

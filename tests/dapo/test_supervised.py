@@ -28,7 +28,7 @@ def rows(tmp_path: Path) -> Path:
     train_rows: list[dict[str, Any]] = [{"problem": f"{n}+1", "answer": n + 1} for n in range(10)]
     train_rows[0]["solution"] = "0+1 = 1\nAnswer: 1"
     train_rows[1]["solution"] = "1+1 = 2"  # the grader finds no answer in it
-    train_rows[2]["solution"] = "  "
+    train_rows[2] |= {"solution": "  ", "worked": "two and one are 3"}
     val_rows = [*train_rows[8:], {"problem": "20+1", "answer": 21}]
     for name, content in (("train", train_rows), ("val", val_rows)):
         (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in content))
@@ -67,6 +67,9 @@ def test_targets_are_solutions_or_the_stated_answer_and_end_in_what_the_grader_r
 def test_field_and_template_are_configurable(config: Config) -> None:
     found = examples(config, field="worked", template="#### {answer}")
     assert found["0+1"] == "#### 1"
+    assert found["2+1"] == "two and one are 3\n#### 3"
+    with pytest.raises(DataError, match=r"warmstart\.field: got 'sloution'; need a column of .* with solutions"):
+        examples(config, field="sloution")
 
 
 def test_validation_problems_are_never_taught_however_they_are_spaced(config: Config, rows: Path) -> None:
@@ -111,9 +114,11 @@ def test_a_share_is_drawn_at_random_and_repeatably(config: Config) -> None:
     )
 
 
-def test_a_template_that_the_grader_cannot_read_is_refused(config: Config) -> None:
+def test_a_template_that_the_grader_cannot_read_is_refused(config: Config, rows: Path) -> None:
+    train = rows / "train.jsonl"
+    train.write_text(train.read_text().replace("solution", "remark"))
     with pytest.raises(DataError, match=r"warmstart\.template: got 'it is \{answer\}'; need a template"):
-        examples(config, template="it is {answer}", field="none")
+        examples(config, template="it is {answer}")
 
 
 def test_a_template_without_the_answer_is_refused() -> None:

@@ -43,18 +43,28 @@ ALWAYS = {
     "perf/throughput",
     "perf/peak_memory_gb",
     "perf/idle_share",
+    "perf/idle/gen",
+    "perf/idle/reward",
+    "perf/idle/update_actor",
     "perf/tokens_per_s/gen",
     "perf/tokens_per_s/update_actor",
+    "perf/tokens_per_s_per_device/gen",
     "perf/mfu/gen",
-    "perf/mfu/update_actor",
+    "perf/mfu/actor",
+    "timing_per_token_ms/gen",
     "timing_s/gen",
+    "timing_s/other",
+    "timing_s/step",
     "timing_s/reward",
     "timing_s/update_actor",
     "cost/flops",
     "cost/tokens",
     "cost/device_seconds",
 }
-EVALUATED = {"val/accuracy", "val/accuracy_se", "val/arithmetic-aime/accuracy", "timing_s/testing"}
+EVALUATED = {
+    *("val/accuracy", "val/accuracy_se", "val/arithmetic-aime/accuracy", "timing_s/testing"),
+    *("perf/tokens_per_s/testing", "perf/mfu/testing", "perf/idle/testing"),
+}
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -219,6 +229,8 @@ def test_rounds_draw_other_responses_to_the_same_prompt(make_config, tmp_path: P
 def test_without_resume_a_run_starts_afresh(make_config, tmp_path: Path) -> None:
     config = make_config(trainer__default_local_dir=str(tmp_path / "run"), trainer__resume_mode="disable")
     assert [len(run(config)), len(run(config))] == [4, 4]
+    again = make_config(trainer__default_local_dir=str(tmp_path / "run"))
+    assert [step.step for step in run(again)] == [3], "what it left can be resumed"
 
 
 @pytest.mark.parametrize("reward", ["wrong", "right"])
@@ -307,8 +319,10 @@ def test_a_key_of_the_reward_function_can_be_filtered_on(make_config) -> None:
     detailed = {"grader": "custom", "custom_reward_function": "dapo_test_rewards:detailed"}
     told = run(make_config(reward=detailed, algorithm__filter_groups={"metric": "early"}))
     assert told[-1].final
+    reported: list[StepMetrics] = []
     with pytest.raises(DapoError, match=r"got 'late'; need one of .*'early'"):
-        run(make_config(reward=detailed, algorithm__filter_groups={"metric": "late"}))
+        train(make_config(reward=detailed, algorithm__filter_groups={"metric": "late"}), reported.append)
+    assert reported == [], "told before the first token"
 
 
 def test_it_runs_off_the_main_thread(make_config) -> None:

@@ -7,20 +7,14 @@ from dapo.accounting import pass_flops, update_flops
 from dapo.batch import TrainBatch
 from dapo.config import Config
 from dapo.config_actor import ActorConfig, OptimConfig
+from dapo.draws import Sampling
 from dapo.errors import NonFinite
 from dapo.model import Policy, flops_per_token, response_logprobs
-from dapo.rollout import generate
+from dapo.packing import micro_batches, mini_batches, training_micro_batches
 from dapo.run import Run
 from dapo.train import update_policy
-from dapo.update import (
-    compute_logprobs,
-    learning_rate,
-    make_optimizer,
-    micro_batches,
-    mini_batches,
-    policy_update,
-    training_micro_batches,
-)
+from dapo.update import compute_logprobs, learning_rate, make_optimizer, policy_update
+from generation import respond
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -303,17 +297,7 @@ def test_the_gradient_norm_is_clipped(policy, make_config) -> None:
 def test_trainer_and_rollout_agree_on_log_probs(policy, make_config) -> None:
     config = make_config(rollout__temperature=0.7)
     prompts = [[5, 6, 7], [9, 10]]
-    groups = generate(
-        policy,
-        prompts,
-        3,
-        temperature=0.7,
-        top_p=1.0,
-        top_k=-1,
-        max_response_length=6,
-        max_num_seqs=4,
-        generator=torch.Generator().manual_seed(0),
-    )
+    groups = respond(policy, prompts, 3, sampling=Sampling(0.7, 1.0, -1), room=6, max_num_seqs=4)
     batch = TrainBatch(group_sizes=[3, 3])
     for prompt, responses in zip(prompts, groups, strict=True):
         for response in responses:

@@ -3,24 +3,10 @@
 import itertools
 
 import pytest
-from dapo.batch import StepMetrics
 from dapo.config import Config
-from dapo.train import train
 from hypothesis import given
 from hypothesis import strategies as st
-
-
-def run(config: Config) -> list[StepMetrics]:
-    """Train, and return what was reported."""
-    told: list[StepMetrics] = []
-
-    def report(step: StepMetrics) -> bool:
-        told.append(step)
-        return True
-
-    train(config, report)
-    return told
-
+from training import run
 
 LOSSES = [
     pytest.param("gspo", "seq-mean-token-mean", (3e-4, 4e-4), id="gspo"),

@@ -17,8 +17,8 @@ from dapo.config_section import KLEstimate
 from dapo.evaluate import evaluation_metrics
 from dapo.kl import kl_estimate
 from dapo.loss import LOSSES, Clip, LossMode, PolicyLoss, TokenBatch, token_weights
+from dapo.packing import micro_batches
 from dapo.rollout_correction import corrected_loss, importance_weights
-from dapo.update import micro_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict

@@ -127,20 +127,20 @@ def test_killed_inline(tmp_path: Path, unbroken: list[tuple[Any, ...]]) -> None:
     assert_whole(tmp_path, unbroken)
 
 
-def test_terminated_then_killed_under_ray(tmp_path: Path, unbroken: list[tuple[Any, ...]]) -> None:
-    first, second = sorted(random.Random(3).sample(range(1, TOTAL - STEPS), 2))
-    code, output = Command(tmp_path, "ray").stop_at(first, signal.SIGTERM)
-    assert code == 130, output
-    assert not (tmp_path / "user" / "ray_results").exists()
-    code, output = Command(tmp_path, "ray").stop_at(second, signal.SIGKILL)
+@pytest.mark.slow
+def test_killed_under_ray(tmp_path: Path, unbroken: list[tuple[Any, ...]]) -> None:
+    code, output = Command(tmp_path, "ray").stop_at(random.Random(3).randrange(1, TOTAL - STEPS), signal.SIGKILL)
     assert code == -signal.SIGKILL, output
     code, output = Command(tmp_path, "ray").end()
     assert (code, output) == (0, ""), "nothing but the sweep's own display writes to the terminal"
+    assert not (tmp_path / "user" / "ray_results").exists()
     assert_whole(tmp_path, unbroken)
 
 
+@pytest.mark.slow
 def test_interrupted_inline(tmp_path: Path, unbroken: list[tuple[Any, ...]]) -> None:
-    code, output = Command(tmp_path, "inline").stop_at(7, signal.SIGINT)
-    assert code == 130, output
+    for number, steps in ((signal.SIGINT, 7), (signal.SIGTERM, 14)):
+        code, output = Command(tmp_path, "inline").stop_at(steps, number)
+        assert code == 130, output
     assert Command(tmp_path, "inline").end()[0] == 0
     assert_whole(tmp_path, unbroken)

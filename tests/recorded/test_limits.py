@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded.limits import BASE, NAMED, RANGES, NotRecorded, flat, knobs
+from hearing import heard
+from recorded.limits import BASE, METRICS, NAMED, RANGES, NotRecorded, knobs, unrecorded
 from recorded.table import recorded_runs
-from recorded.trainer import Config, preflight, train
+from recorded.trainer import Config, preflight, train, unreported
 from sweep_platform.spec import load_spec
 from sweep_platform.spec.paths import put
 
@@ -27,8 +28,8 @@ def changed(**values: Any) -> Config:
 
 def test_the_base_and_the_ranges_are_those_of_the_default_sweep() -> None:
     spec = load_spec(SWEEP, ())
-    ours = {path: value for path, value in flat(BASE).items() if not path.startswith("trainer.")}
-    theirs = flat(Config.model_validate(spec.base))
+    ours = {path: value for path, value in BASE.flat().items() if not path.startswith("trainer.")}
+    theirs = Config.model_validate(spec.base).flat()
     assert json.dumps(ours) == json.dumps({path: theirs[path] for path in ours})
     for path, names in NAMED.items():
         assert spec.search[path].samples() == names
@@ -51,7 +52,6 @@ def test_all_that_was_recorded_lies_within() -> None:
     ("values", "key", "got", "need"),
     [
         ({"model__path": "smollm2-135m"}, "model.path", "'smollm2-135m'", "'tiny'"),
-        ({"data__val": "arithmetic-heldout"}, "data.val", "'arithmetic-heldout'", "'arithmetic-aime'"),
         ({"actor__optim__lr": 1e-3}, "actor.optim.lr", "0.001", "0.0001"),
         ({"rollout__n": 16}, "rollout.n", "16", "8"),
         ({"actor__clip_ratio_high": 0.5}, "actor.clip_ratio_high", "0.5", "from 0.2 to 0.4"),
@@ -72,6 +72,13 @@ def test_what_was_never_recorded_is_refused(values: dict[str, Any], key: str, go
     assert faults[0].do
 
 
+def test_only_the_recorded_problems_and_those_held_out_are_evaluated_on() -> None:
+    (fault,) = unrecorded(changed(data__val="mine.jsonl"))
+    assert (fault.key, fault.got) == ("data.val", "'mine.jsonl'")
+    assert fault.need.startswith("one of arithmetic-aime, arithmetic-heldout")
+    assert list(unrecorded(changed(data__val="arithmetic-heldout"))) == []
+
+
 def test_all_faults_are_told_at_once_and_training_refuses_them_too() -> None:
     config = changed(actor__optim__lr=1e-3, rollout__n=16, trainer__total_training_steps=50)
     assert [fault.key for fault in preflight(config)] == [
@@ -80,6 +87,15 @@ def test_all_faults_are_told_at_once_and_training_refuses_them_too() -> None:
     with pytest.raises(NotRecorded, match="actor.optim.lr: got 0.001; need 0.0001") as caught:
         train(config, lambda step: True)
     assert len(caught.value.faults) == 3
+
+
+def test_metrics_that_were_not_recorded_are_told() -> None:
+    told = unreported(changed(), ["val/accuracy", "cost/tokens", "perf/throughput", "val/pass_at_4"])
+    assert [fault.key for fault in told] == ["perf/throughput", "val/pass_at_4"]
+    reported: set[str] = set()
+    for at in heard(train, changed(trainer__total_training_steps=2)):
+        reported |= at.metrics.keys()
+    assert reported | {"cost/flops", "cost/tokens", "cost/device_seconds"} == set(METRICS)
 
 
 def test_what_changes_no_run_is_free() -> None:

@@ -1,5 +1,6 @@
 """Migrations: what this package's models are of, and how a file comes to be."""
 
+import resource
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import run_ledger
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from run_ledger import LedgerError
 from run_ledger.migrate import HEAD, create_file
 from small_ledger import held
 
@@ -33,6 +35,19 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("run_ledger.migrate.migrate", fail)
         create_file(tmp_path / "ledger.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("room", [0, 20_000])
+def test_a_disk_without_room_is_told(tmp_path: Path, room: int) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(LedgerError, match="^got .*need a folder that can be written; free some room") as raised:
+            create_file(tmp_path / "ledger.db")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(tmp_path) in raised.value.got
     assert list(tmp_path.iterdir()) == []
 
 

@@ -26,3 +26,27 @@ def small_policy(words: Iterable[str] = ("Answer: ",)) -> Policy:
     model = Decoder(config)
     initialise(model, torch.Generator().manual_seed(1))
     return Policy(model, tokenizer, config)
+
+
+def skewed_policy(head_dim: int = 8) -> Policy:
+    """Twelve tokens, so that a row ends after a dozen on average."""
+    tokenizer = byte_tokenizer(())
+    config = DecoderConfig(
+        model_type="llama",
+        vocab_size=12,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=head_dim,
+        tie_word_embeddings=False,
+        eos_token_id=tokenizer.eos_id,
+        pad_token_id=tokenizer.pad_id,
+    )
+    model = Decoder(config)
+    initialise(model, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.mul_(20.0 if "embed" in name else 2.0)
+    return Policy(model, tokenizer, config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -82,7 +82,9 @@ def test_finished_and_refused_trials_and_the_time_of_the_sweep() -> None:
     for number, state in enumerate([TrialState.COMPLETE, TrialState.FAILED, TrialState.INFEASIBLE]):
         refused = state is TrialState.INFEASIBLE
         reason = None if state is TrialState.COMPLETE else "the loss is nan"
-        screen.display.trial_finished(trial(number, state, reason=reason, step=0 if refused else 4))
+        screen.display.trial_finished(
+            trial(number, state, reason=reason, step=0 if refused else 4, attempts=0 if refused else 1)
+        )
     text = "\n".join(screen.lines())
     assert "toy@1: 2/4 trials" in text and "about 1m 00s to go" in text and "1 refused as infeasible" in text
     assert "the loss is nan" in text and "infeasible │" not in text
@@ -112,6 +114,45 @@ def test_the_objectives_of_the_sweep_are_shown() -> None:
     metrics = {"val/accuracy": 0.9, "val/aime/accuracy": 0.3, "val/aime/accuracy_se": 0.01}
     plain.trial_reported(trial(0, TrialState.RUNNING), Step(1, 4, metrics, Cost(flops=5e9, tokens=70)))
     assert told[-1].endswith("trial 0 step 1/4: accuracy 0.300 ± 0.010, cost 70 tokens")
+
+
+def test_what_did_not_run_here_counts_against_no_budget() -> None:
+    told: list[str] = []
+    plain = PlainDisplay(told.append)
+    spent = {"metrics": {"cost/flops": 5e9}, "step": 4}
+    taken = trial(0, TrialState.COMPLETE, attempts=0, origin="from:old@1/3", **spent)
+    confirming = trial(1, TrialState.COMPLETE, params_hash="0", replicate=1, **spent)
+    plain.sweep_started(SWEEP, toy_spec(budget={"trials": 4, "flops": 1e12}), [taken, confirming])
+    assert told[-1].endswith("toy@1: 4 trials, 1 at once")
+    plain.trial_finished(trial(2, TrialState.COMPLETE, **spent))
+    assert "toy@1: 1/4 trials, flops 5 GFLOPs of 1 TFLOPs, " in told[-1]
+
+
+def test_the_time_to_go_is_that_of_what_the_budget_still_pays_for() -> None:
+    told: list[str] = []
+    plain = PlainDisplay(told.append)
+    plain.sweep_started(SWEEP, toy_spec(budget={"trials": 50, "flops": 12e9}), [])
+    for number, to_go in ((0, "about 1m 00s to go"), (1, "about 30s to go"), (2, "about 0s to go")):
+        plain.trial_finished(trial(number, TrialState.COMPLETE, metrics={"cost/flops": 5e9}, step=4))
+        assert told[-1].endswith(to_go)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_confirming_runs_are_told_as_such(live: bool) -> None:
+    screen, told = Screen(), []
+    shown = LiveDisplay(screen.console, confirming=True) if live else PlainDisplay(told.append, confirming=True)
+    screen.display = shown if isinstance(shown, LiveDisplay) else screen.display
+    candidates = [trial(number, TrialState.COMPLETE, step=4) for number in range(4)]
+    shown.sweep_started(SWEEP, toy_spec(budget={"trials": 4, "flops": 1e12}), candidates)
+    for number in (4, 5):
+        run = trial(number, TrialState.RUNNING, params_hash="2", replicate=number - 3)
+        shown.trial_started(run)
+        shown.trial_finished(replace(run, state=TrialState.COMPLETE, step=4))
+    text = "\n".join(screen.lines() if live else told)
+    assert "run 2 of trial 2: lr=0.1" in text and "toy@1: 2 confirming runs, elapsed 0s" in text
+    assert "to go" not in text and "/4 trials" not in text and "FLOPs of" not in text
+    assert live or told[0].endswith("toy@1: each point of its front again, 2 to 6 times, 1 at once")
+    assert not live or text.count("complete") == 2, "candidates are no rows"
 
 
 def test_the_kind_of_display_follows_the_output() -> None:

@@ -60,6 +60,10 @@ def test_all_faults_of_a_warm_start_at_once_and_nothing_written(platform: Shell,
         "raise it",
         "--out: got warm, which exists; need a folder to write; name another, or remove it",
     ]
+    reply = platform("warmstart", *settings, "warmstart.template=x", "warmstart.lr=0.1", "--out", "w")
+    assert reply.err.splitlines() == [
+        "override:warmstart.template: got 'x'; need {answer} in template; write where the answer goes"
+    ]
     assert sorted(Path.cwd().rglob("*")) == before
 
 
@@ -81,7 +85,7 @@ def test_a_trainer_without_warm_start_or_models_says_so(platform: Shell) -> None
     assert reply.err.startswith("--trainer: got 'toybox.trainer', which fetches no models; need a trainer with fetch_")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupt_says_that_nothing_was_written(
     platform: Shell, settings: list[str], number: signal.Signals
 ) -> None:

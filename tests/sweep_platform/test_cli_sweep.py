@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from run_ledger import Ledger
 from shell import Shell
 
@@ -71,11 +72,11 @@ def test_values_of_a_prior_that_are_not_used_are_told(platform: Shell) -> None:
     assert reply.err == "note: toy.yaml: priors.inline-0: actor.shards is not searched; its value 1 is not used\n"
 
 
-def start(platform: Shell) -> subprocess.Popen[str]:
-    """The sweep in a process of its own, slow enough to be caught."""
+def start(platform: Shell, *arguments: str) -> subprocess.Popen[str]:
+    """A command in a process of its own; the sweep, slow enough to be caught."""
     command = Path(sys.executable).with_name("platform")
     return subprocess.Popen(
-        [command, *INLINE, "config.trainer.seconds=0.15", "budget.trials=4"],
+        [command, *(arguments or (*INLINE, "config.trainer.seconds=0.15", "budget.trials=4"))],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
@@ -112,6 +113,14 @@ def test_an_interrupted_sweep_says_how_to_go_on_and_goes_on(platform: Shell) -> 
     assert [trial["attempts"] for trial in trials] == [1 + (number == finished) for number in range(4)]
 
 
+def test_a_run_says_what_its_trainer_says(platform: Shell, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("trainer: toybox.trainer\nconfig: {}\n")
+    shown, told = start(platform, "train", str(tmp_path / "run.yaml")).communicate(timeout=60)
+    assert told == "plan: 4 steps\n"
+    assert "run run finished after 4 steps" in shown
+    assert (platform.home / "runs" / "run" / "trainer.log").read_text().endswith(" plan: 4 steps\n")
+
+
 def test_a_sweep_that_another_process_runs_is_left_to_it(platform: Shell) -> None:
     assert platform(*INLINE, "budget.trials=1").code == 0
     with Ledger.open(f"sqlite:///{platform.home}/ledger.db") as ledger:
@@ -122,3 +131,11 @@ def test_a_sweep_that_another_process_runs_is_left_to_it(platform: Shell) -> Non
     assert (busy.code, busy.out) == (2, "")
     assert busy.err.startswith("ledger: got sweep toy@1, which another runs") and "wait for that process" in busy.err
     assert len(platform("status", "toy", "--json").json["trials"]) == 1
+
+
+@pytest.mark.parametrize(("limit", "told"), [("0.01", ", more than hardware.memory_gb, 0.01"), ("16", "")])
+def test_a_base_that_needs_more_memory_than_there_is_is_told(platform: Shell, limit: str, told: str) -> None:
+    aime = Path(__file__).parents[2] / "sweeps" / "aime.yaml"
+    reply = platform("validate", str(aime), f"hardware.memory_gb={limit}")
+    (line,) = (line for line in reply.out.splitlines() if "on one device" in line)
+    assert reply.code == 0 and line.endswith(f"on one device{told}")

@@ -9,11 +9,14 @@ import pytest
 from played import assigned, run, told
 from run_ledger import Ledger, SweepRecord, TrialRecord, TrialState
 from small_ledger import sample
+from sweep_platform.cli.choose import unconfirmed_note
 from sweep_platform.driver import Assignment, Driver, Ended, open_confirmation, open_sweep
 from sweep_platform.errors import NoFeasibleTrial
-from sweep_platform.evidence import judge_trials
+from sweep_platform.evidence import judge_trials, judged_frontier
 from sweep_platform.frontier import Frontier
 from sweep_platform.home import Home
+from sweep_platform.plots.picture import FrontierPicture
+from sweep_platform.report import facts
 from sweep_platform.spec import SweepSpec
 from toybox.sweeps import toy_spec
 
@@ -133,6 +136,35 @@ def test_a_killed_confirmation_goes_on_with_the_run_that_was_left(ledger: Ledger
     assert Counter(trial.params["actor.batch"] for trial in again_runs) == {1: 2, 2: 2, 4: 2}
     with open_sweep(ledger, spec, home) as search:
         assert search.finished, "the search leaves the confirming runs alone, too"
+
+
+def test_what_came_onto_the_front_since_it_was_confirmed_is_told(ledger: Ledger, home: Home) -> None:
+    small = toy_spec(search=SEARCH, budget={"trials": 2}, confirm={"config": {"actor.lr": 0.5}})
+    sweep = searched(ledger, home, small, CLEAR)
+    confirmed(ledger, home, sweep, small, CLEAR)
+    assert judged_frontier(ledger, sweep).unconfirmed == ()
+    searched(ledger, home, spec_of(), CLEAR)
+    found = judged_frontier(ledger, sweep)
+    (new,) = [t.number for t in ledger.trials(sweep.id) if t.replicate == 0 and t.number > 1]
+    assert found.unconfirmed == (new,) and found.to_json()["unconfirmed"] == [new]
+    assert new not in {point.number for point in found.front}
+    note = unconfirmed_note(found)
+    assert note is not None and f"not confirmed and not shown: {new}; run platform confirm toy@1" in note
+    assert f"not confirmed yet: {new}" in FrontierPicture.of(found, None).caption
+    assert f"not confirmed yet: {new}." in facts.front(found).note
+    confirmed(ledger, home, sweep, spec_of(), CLEAR)
+    assert judged_frontier(ledger, sweep).unconfirmed == ()
+
+
+def test_a_front_that_is_being_confirmed_says_which_points_are_not_yet(ledger: Ledger, home: Home) -> None:
+    sweep = searched(ledger, home, spec_of(), CLEAR)
+    assert judged_frontier(ledger, sweep).unconfirmed == ()
+    with pytest.raises(KeyboardInterrupt), open_confirmation(ledger, sweep, spec_of(), home) as driver:
+        assignment = assigned(driver)
+        run(driver, assignment)
+        raise KeyboardInterrupt
+    found = judged_frontier(ledger, sweep)
+    assert len(found.front) == 1 and set(found.unconfirmed) == {0, 1, 2} - {found.front[0].number}
 
 
 def test_a_second_confirmation_has_nothing_to_do(ledger: Ledger, home: Home) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import signal
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -180,6 +181,18 @@ def test_a_budget_in_any_currency_ends_the_sweep(
     assert caplog.messages == [driver.cut_short]
 
 
+def test_with_several_at_once_nothing_starts_once_the_budget_is_spent(ledger: Ledger, home: Home) -> None:
+    budget = {"trials": 20, "concurrency": 3, "flops": 40e9}
+    with open_sweep(ledger, toy_spec(search={"actor.lr": {"float": [0.1, 1.0]}}, budget=budget), home) as driver:
+        out = deque(assigned(driver) for _ in range(3))
+        while out:  # 16 GFLOPs each: spent when the third one ends, with two others running
+            run(driver, out.popleft())
+            if isinstance(assignment := driver.next_trial(), Assignment):
+                out.append(assignment)
+        assert driver.cut_short == "budget.flops: 8e+10 of 4e+10 are spent; no other trial starts"
+    assert len(ledger.trials(driver.sweep.id)) == 5
+
+
 def test_nothing_starts_after_the_wall_clock(ledger: Ledger, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("sweep_platform.driver.driver.time.monotonic", lambda: now)
@@ -191,6 +204,26 @@ def test_nothing_starts_after_the_wall_clock(ledger: Ledger, home: Home, monkeyp
         assert driver.next_trial() is None
         assert driver.cut_short == "budget.wall_clock: 60 s are over; no other trial starts"
     assert ledger.trials(driver.sweep.id)[0].state is TrialState.COMPLETE
+
+
+def test_the_wall_clock_runs_from_the_first_trial_on(
+    ledger: Ledger, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("sweep_platform.driver.spending.time.monotonic", lambda: now)
+    with open_sweep(ledger, toy_spec(budget={"wall_clock": "1m"}), home) as driver:
+        now = 900.0  # what the trainer's preparation takes
+        assert not driver.finished
+        run(driver, assigned(driver))
+        now = 959.0
+        assignment = assigned(driver)
+        now = 961.0
+        run(driver, assignment)
+        assert driver.next_trial() is None
+    with open_sweep(ledger, toy_spec(budget={"wall_clock": "2m"}), home) as driver:
+        now = 2000.0
+        run(driver, assigned(driver))
+        assert len(ledger.trials(driver.sweep.id)) == 3
 
 
 def play(ledger: Ledger, home: Home, name: str, order: Callable[[list[Assignment]], Assignment]) -> list[Any]:

@@ -66,6 +66,19 @@ def test_what_a_machine_failed_goes_on_from_its_checkpoint_after_a_pause(
     assert (trial.state, trial.attempts) == (TrialState.COMPLETE, 3)
 
 
+def test_a_trial_that_waits_for_its_next_attempt_does_not_run(ledger: Ledger, home: Home) -> None:
+    spec = toy_spec(budget={"trials": 1})
+    with pytest.raises(KeyboardInterrupt), open_sweep(ledger, spec, home) as driver:
+        driver.finish(assigned(driver), LOST)
+        assert driver.next_trial() is WAIT
+        assert [trial.state for trial in ledger.trials(driver.sweep.id)] == [TrialState.WAITING]
+        assert driver.trials[0].state is TrialState.WAITING
+        raise KeyboardInterrupt
+    assert [(t.state, t.attempts) for t in ledger.trials(driver.sweep.id)] == [(TrialState.WAITING, 1)]
+    with open_sweep(ledger, spec, home) as again:
+        assert assigned(again).number == 0
+
+
 @pytest.mark.usefixtures("no_pause")
 def test_a_lost_trial_says_nothing_of_its_config_and_is_taken_up_by_the_next_run(ledger: Ledger, home: Home) -> None:
     spec = toy_spec(budget={"trials": 2})

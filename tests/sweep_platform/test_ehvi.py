@@ -188,6 +188,14 @@ def test_the_expected_gain_falls_as_the_search_goes_on() -> None:
     assert max(gain for gain in gains[20:] if gain is not None) < 0.003
 
 
+def test_what_cannot_run_is_no_gain_to_expect() -> None:
+    space = Space(make_spec({"c": {"float": [0.0, 1.0]}}))
+    items = [known({"c": c / 20}, c / 20, 1e9) for c in range(10)]
+    refused = [Known({"c": c / 20}, None, bad=True) for c in range(10, 21)]
+    hoped, left = (weigh(space, GOALS, among, seed=0, per_cost=False).gain for among in (items, [*items, *refused]))
+    assert hoped > 0.5 and left < 0.3 * hoped
+
+
 @pytest.mark.parametrize(("trials", "label"), [(3, "ehvi:startup"), (5, "ehvi")])
 def test_the_origin_says_whether_a_model_was_used(trials: int, label: str) -> None:
     searcher = Searcher(make_spec(SPACE, "ehvi"))

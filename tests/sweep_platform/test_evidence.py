@@ -4,8 +4,7 @@ import math
 import random
 
 import pytest
-from small_ledger import sample
-from sweep_platform.evidence import Run, judge, shares_of
+from sweep_platform.evidence import Run, judge
 from sweep_platform.frontier import Goal
 
 GOALS = (Goal("val/accuracy", "maximize"), Goal("cost/flops", "minimize"))
@@ -100,12 +99,6 @@ def test_the_same_seed_gives_the_same_judgement() -> None:
     rng = random.Random(4)
     runs = {n: [drawn(rng, 0.5, 1e9, 0.1) for _ in range(2)] for n in range(3)}
     assert judge(GOALS, runs) == judge(GOALS, runs)
-
-
-def test_shares_are_counted_by_problem() -> None:
-    shares = shares_of([sample(index) for index in range(16)])
-    assert set(shares) == {("aime", "problem 0"), ("aime", "problem 1")}
-    assert shares["aime", "problem 0"] == 3 / 8
 
 
 def test_a_candidate_whose_answers_are_unknown_has_its_own_error_and_takes_none_from_the_others() -> None:

@@ -2,9 +2,12 @@
 
 import math
 import os
+import signal
 import socket
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from sweep_platform.executors import cluster
 from sweep_platform.executors.attempt import run_attempt, thread_environment, threads_limited
 from sweep_platform.executors.payload import Job, decode, encode
 from sweep_platform.executors.preparation import Preparation
+from sweep_platform.signals import interruptible
 from sweep_platform.trainers import load_trainer
 from toybox import trainer as toy
 from toybox.sweeps import TRAINER
@@ -74,20 +78,21 @@ def test_a_job_comes_back_as_it_was() -> None:
     assert Job.load(job.dump()) == job
 
 
-def test_an_attempt_ends_or_crashes() -> None:
+def test_an_attempt_ends_or_crashes(tmp_path: Path) -> None:
     seen: list[int] = []
 
     def report(data: bytes) -> bool:
         seen.append(decode(data).step)
         return True
 
-    assert run_attempt(toy, {}, report) == Ended()
+    assert run_attempt(toy, {}, report, tmp_path) == Ended()
     assert seen == [1, 2, 3, 4]
-    crash = run_attempt(toy, {"trainer": {"fault": "raise"}}, report)
+    assert (tmp_path / "trainer.log").read_text().endswith(" plan: 4 steps\n")
+    crash = run_attempt(toy, {"trainer": {"fault": "raise"}}, report, tmp_path)
     assert isinstance(crash, Crashed)
     assert crash.error == "ValueError: the loss exploded", "one line"
     assert crash.traceback.startswith("Traceback") and "_go_wrong" in crash.traceback
-    refused = run_attempt(toy, {"trainer": {"nonsense": 1}}, report)
+    refused = run_attempt(toy, {"trainer": {"nonsense": 1}}, report, tmp_path)
     assert isinstance(refused, Crashed) and refused.error.startswith("ValidationError: ")
 
 
@@ -100,7 +105,7 @@ def test_what_report_raises_is_no_fault_of_the_trainer(error: BaseException, tmp
 
     config = {"trainer": {"default_local_dir": str(tmp_path), "save_freq": 99}}
     with pytest.raises(type(error)):
-        run_attempt(toy, config, report)
+        run_attempt(toy, config, report, tmp_path)
     assert '"step": 3' in (tmp_path / "state.json").read_text(), "it was stopped, so it left a checkpoint"
 
 
@@ -173,3 +178,33 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once() -> None:
         cluster.connected(f"127.0.0.1:{port}", 1, 1),
     ):
         pass
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the signal may come in a finaliser
+def test_a_sigterm_while_ray_starts_is_an_interrupt() -> None:
+    def when_ray_has_put_its_handler() -> None:
+        while signal.getsignal(signal.SIGTERM) is ours:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with interruptible():
+        ours = signal.getsignal(signal.SIGTERM)
+        scheduler = threading.Thread(target=when_ray_has_put_its_handler)
+        scheduler.start()
+        with pytest.raises(KeyboardInterrupt), cluster.connected(None, 1, 1):
+            pass
+        scheduler.join()
+        assert signal.getsignal(signal.SIGTERM) is ours
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_sigterm_that_ray_loses_while_it_starts_is_an_interrupt() -> None:
+    class Garbage:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    with interruptible(), pytest.raises(KeyboardInterrupt), cluster._sigterm_interrupts():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))  # as Ray does
+        Garbage()  # what is raised in a finaliser is ignored
+    with pytest.raises(SystemExit), cluster._sigterm_interrupts():
+        sys.exit(1)  # not by a signal

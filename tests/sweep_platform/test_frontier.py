@@ -216,6 +216,17 @@ def test_nothing_complete_is_no_feasible_trial():
             choose([])
 
 
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [("failed", 1), ("failed lost", 1), ("infeasible", 3), ("failed infeasible", 3), ("failed running", 3), ("", 3)],
+)
+def test_that_all_trials_failed_has_the_exit_code_of_a_failure(states, code):
+    trials = [trial(number, None, state=TrialState(state)) for number, state in enumerate(states.split())]
+    with pytest.raises(NoFeasibleTrial) as caught:
+        Frontier.of(sweep(), trials)
+    assert caught.value.exit_code == code
+
+
 def test_json_form():
     trials = [
         trial(0, (0.2, 1e12), metrics={"val/accuracy_se": 0.02}),

@@ -108,6 +108,18 @@ def test_parallel_coordinates_have_every_trial_and_scale(sweep: tuple[SweepRecor
     assert line.places[0] == pytest.approx(math.log(best.params["actor.lr"] / 0.01) / math.log(100))
 
 
+def test_captions_say_whose_front_it_is_once_there_are_confirming_runs(
+    sweep: tuple[SweepRecord, list[TrialRecord]],
+) -> None:
+    record, trials = sweep
+    again = replace(trials[0], number=len(trials), replicate=1, state=TrialState.COMPLETE)
+    for among, told in ((trials, False), ([*trials, again], True)):
+        material = Material.of(record, among)
+        for picture in (parallel(material), history(material)):
+            assert not isinstance(picture, Absent) and "front" in picture.caption
+            assert ("by the search's own runs" in picture.caption) == told
+
+
 def test_contours_are_best_where_the_objective_is(sweep: tuple[SweepRecord, list[TrialRecord]]) -> None:
     found = contours(of(sweep))
     assert isinstance(found, ContourPicture)
@@ -135,7 +147,7 @@ def test_history_grows_with_what_was_spent(sweep: tuple[SweepRecord, list[TrialR
     assert isinstance(paid, HistoryPicture) and paid.dots[-1][0] > 1e15, "what failed was paid for too"
 
 
-@pytest.mark.parametrize("objectives", [(ACCURACY,), (ACCURACY, FLOPS), (ACCURACY, FLOPS, TOKENS)])
+@pytest.mark.parametrize("objectives", [(ACCURACY,), (ACCURACY, FLOPS, TOKENS)])
 def test_every_picture_is_drawn_with_any_number_of_objectives(
     sweep: tuple[SweepRecord, list[TrialRecord]], tmp_path: Path, objectives: tuple[dict[str, str], ...]
 ) -> None:

@@ -15,6 +15,7 @@ from run_ledger.records import EvaluationRecord
 from sweep_platform.errors import BadInput
 from sweep_platform.frontier import Frontier, Goal, Judged, Point, with_judgement
 from sweep_platform.plots import FrontierPicture, evaluation_size, save_frontier
+from sweep_platform.plots.html import figure as page
 from sweep_platform.plots.image import figure
 from sweep_platform.plots.picture import log_ticks
 
@@ -52,12 +53,12 @@ def test_caption_claims_no_error_bars_where_there_are_none():
 
 @pytest.mark.parametrize("name", ["front.html", "front.png"])
 def test_confirmed_points_have_ellipses(tmp_path, name):
-    judged = [
-        Judged(0, 3, (0.31, 1e12), (0.02, 1e11), 0.9, ((4e-4, 1e9), (1e9, 1e22))),
-        Judged(2, 2, (0.48, 8e12), (0.01, 1e10), 1.0, ((1e-4, 0.0), (0.0, 1e20))),
-    ]
+    judged = {
+        0: Judged(0, 3, (0.31, 1e12), (0.02, 1e11), 0.9, ((4e-4, 1e9), (1e9, 1e22))),
+        2: Judged(2, 2, (0.48, 8e12), (0.01, 1e10), 1.0, ((1e-4, 0.0), (0.0, 1e20))),
+    }
     found = frontier()
-    points = tuple(with_judgement(point, judged, confirmed=True) for point in found.points)
+    points = tuple(with_judgement(point, judged.get(point.number), confirmed=True) for point in found.points)
     picture = FrontierPicture.of(replace(found, points=points))
     confirmed = [dot for dot in picture.dots if dot.ellipse]
     assert [dot.number for dot in confirmed] == [0, 2]
@@ -122,15 +123,34 @@ def test_crowded_image_hides_nothing():
     assert "\n" in title and title.replace("\n", " ") == picture.title
 
 
+def test_a_long_caption_stays_on_the_image():
+    busy = replace(frontier(), states={name: 12 for name in ("complete", "failed", "infeasible", "lost", "pruned")})
+    picture = FrontierPicture.of(busy, evaluated=(1280, 16))
+    sheet = figure(picture)
+    sheet.draw_without_rendering()
+    (caption,) = (text for text in sheet.texts if text.get_text().startswith("4 complete"))
+    assert len(picture.caption) > 125 and caption.get_text().replace("\n", " ") == picture.caption
+    assert caption.get_window_extent().x1 < sheet.bbox.x1
+
+
+def test_numbers_of_crowded_dots_stand_on_either_side_on_a_page():
+    rows = ((0.3, 1e12), (0.7, 2.00e12), (0.9, 8e12), (0.701, 2.01e12), (0.7005, 2.005e12))
+    (front,) = (trace for trace in page(FrontierPicture.of(frontier(rows))).data if trace.name == "on the frontier")
+    places = dict(zip(front.text, front.textposition, strict=True))
+    assert places["0"] == places["2"] == "top left"
+    crowded = [place for number, place in places.items() if number in "134"]
+    assert sorted(crowded[:2]) == ["bottom right", "top left"]
+
+
 def test_page_is_interactive_and_self_contained(tmp_path):
     path = tmp_path / "front.html"
     save_frontier(frontier(), path, (128, 4))
-    page = path.read_text(encoding="utf-8")
-    assert not re.search(r"<script[^>]+src=", page)
-    traces = json.loads(re.search(r"Plotly\.newPlot\(\s*\"[^\"]+\",\s*(\[.*?\]),\s*\{\"", page, re.S).group(1))
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"<script[^>]+src=", text)
+    traces = json.loads(re.search(r"Plotly\.newPlot\(\s*\"[^\"]+\",\s*(\[.*?\]),\s*\{\"", text, re.S).group(1))
     assert {trace["name"] for trace in traces} == {"other trials", "frontier", "on the frontier", "knee"}
     (knee,) = (trace for trace in traces if trace["name"] == "knee")
-    assert knee["text"] == ["1"] and "128 problems" in page
+    assert knee["text"] == ["1"] and "128 problems" in text
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,36 @@ def test_another_config_under_the_same_name_is_refused(tmp_path, run):
     assert run(path, "skill=0.9", name="better").accuracy == 0.9
 
 
+def test_a_resumed_run_may_change_what_its_trainer_lets_it(tmp_path, run, toy):
+    path = write(tmp_path, TOY.replace("skill: 0.5,", "skill: 0.5, interrupt_at: 4,"), "knobs.yaml")
+    with pytest.raises(KeyboardInterrupt):
+        run(path)
+    with pytest.raises(BadInput) as caught:
+        run(path, "trainer.total_training_steps=7", "trainer.seed=3", "skill=0.9")
+    assert [fault.where for fault in caught.value.faults] == ["override:skill", "override:trainer.seed"]
+    assert "as the finished" not in str(caught.value)
+    result = run(path, "trainer.total_training_steps=7")
+    assert (result.resumed_from, result.steps, toy.trained) == (3, 7, [1, 2, 3, 4, 5, 6, 7])
+    head = json.loads((run.home.run_dir("knobs") / "run.json").read_text())
+    assert head["config"]["trainer"]["total_training_steps"] == 7
+    (change,) = head["changes"]
+    assert (change["after_step"], change["changed"]) == (3, {"trainer.total_training_steps": [5, 7]})
+    (entity,) = mlflow_runs(run.store, "knobs")
+    assert json.loads(entity.data.tags["changes"]) == head["changes"]
+    with pytest.raises(BadInput, match=r"config.trainer.total_training_steps: got 5; need 7, as the finished run"):
+        run(path)
+    assert run(path, "trainer.total_training_steps=7").finished_before
+
+
+def test_a_trainer_that_does_not_say_what_may_change_lets_nothing(tmp_path, run, toy, monkeypatch):
+    monkeypatch.delattr(toy, "free_to_change")
+    path = write(tmp_path, TOY.replace("skill: 0.5,", "skill: 0.5, interrupt_at: 4,"), "fixed.yaml")
+    with pytest.raises(KeyboardInterrupt):
+        run(path)
+    with pytest.raises(BadInput, match=r"^override:trainer.total_training_steps: got 7; need 5, as .*fixed was"):
+        run(path, "trainer.total_training_steps=7")
+
+
 def test_what_the_trainer_finds_is_told_before_anything_runs(tmp_path, run, toy):
     path = write(tmp_path, TOY)
     with pytest.raises(BadInput, match="^override:missing_file: got gone; need a file; make it"):
@@ -160,6 +190,19 @@ def test_what_the_trainer_finds_is_told_before_anything_runs(tmp_path, run, toy)
         run(write(tmp_path, TOY.replace("{skill", "{missing_file: gone, skill")))
     assert not toy.trained
     assert not run.home.root.exists()
+
+
+def test_a_folder_that_the_run_would_not_use_is_told(tmp_path, run, toy):
+    path = write(tmp_path, TOY)
+    for overrides in (["trainer.default_local_dir=/x"], ["trainer={default_local_dir: /x}"]):
+        with pytest.raises(BadInput, match="^override:trainer.default_local_dir: got '/x'; need none: .*--name, or"):
+            run(path, *overrides)
+    path = write(tmp_path, TOY.replace("default_local_dir: null", "default_local_dir: /y"))
+    with pytest.raises(BadInput) as caught:
+        run(path, "skill=2")
+    places = [fault.where for fault in caught.value.faults]
+    assert places == [f"{path}:config.trainer.default_local_dir", "override:skill"]
+    assert not toy.trained and not run.home.root.exists()
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", ".hidden", "a b", "x" * 65])
@@ -255,6 +298,58 @@ def test_journal_cuts_off_half_a_line_and_keeps_the_first_of_a_repeated_step(tmp
     assert [(s.step, s.metrics["loss"]) for s in again.steps] == [(1, 0.5), (2, 0.4)]
     again.append(Step(3, 3, {"loss": 0.1}, True, now))
     assert Journal(tmp_path).final == Step(3, 3, {"loss": 0.1}, True, now)
+
+
+def test_all_samples_of_each_evaluation_are_kept_once_through_kills(tmp_path, run, toy):
+    """The toy saves its checkpoint after its report: a run that ends in between does the step again."""
+    path = write(tmp_path, TOY.replace("skill: 0.5,", "skill: 0.5, test_freq: 2,"))
+
+    def stop(step):
+        if step.step == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(path, on_step=stop)
+    folder = run.home.run_dir("best") / "evaluations"
+    kept = {file.name: file.read_text() for file in folder.iterdir()}
+    assert list(map(json.loads, kept["step-000004.jsonl"].splitlines())) == [
+        {
+            "data_source": "toy",
+            "problem_id": f"p{number}",
+            "sample_index": 0,
+            "correct": number % 2 == 0,
+            "answer": "4",
+            "ground_truth": "4",
+            "prompt": "2+2=",
+            "response": "\ud800\n4",
+            "response_length": 1,
+        }
+        for number in range(4)
+    ]
+    # As if it had been killed between the samples of step 5, or of a longer plan, and the step's own line.
+    for number in (5, 6):
+        (folder / f"step-00000{number}.jsonl").write_text("{}\n")
+    assert run(path).resumed_from == 4 and toy.trained == [1, 2, 3, 4, 4, 5]
+    assert sorted(file.name for file in folder.iterdir()) == [f"step-00000{n}.jsonl" for n in (2, 4, 5)]
+    assert {name: (folder / name).read_text() for name in kept} == kept
+    redone = (folder / "step-000005.jsonl").read_text().splitlines()
+    assert [json.loads(line)["response"] for line in redone] == ["\ud800\n5"] * 4
+
+
+def test_samples_are_on_the_disk_before_their_step_is(tmp_path):
+    journal, step = Journal(tmp_path), Step(2, 3, {}, False, datetime.now(UTC))
+    (tmp_path / "steps.jsonl").mkdir()
+    with pytest.raises(IsADirectoryError):
+        journal.append(step, "samples\n")
+    assert journal.evaluation(2).read_text() == "samples\n"
+    (tmp_path / "steps.jsonl").rmdir()
+    journal.append(step, "again\n")
+    assert journal.evaluation(2).read_text() == "again\n"
+    journal.append(step, "told a second time\n")
+    assert journal.evaluation(2).read_text() == "again\n"
+    journal.evaluation(2).unlink()
+    journal.append(step, "of a version that kept none\n")
+    assert journal.evaluation(2).exists() and len(Journal(tmp_path).steps) == 1
 
 
 def test_two_processes_do_not_run_one_run(tmp_path):

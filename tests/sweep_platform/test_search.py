@@ -2,7 +2,6 @@
 
 import math
 import random
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from run_ledger.records import TrialRecord, TrialState
 from small_spec import make_spec, measured, record
 from sweep_platform.search import Searcher, SpaceExhausted, Suggestion, params_hash
-from sweep_platform.search.searcher import MAX_REFUSED
+from sweep_platform.search.searcher import MAX_REFUSED, MODELLED
 from sweep_platform.spec import SamplerSpec, SweepSpec
 
 SAMPLERS = ["ehvi", "tpe", "gp", "nsga2", "random", "qmc", "grid"]
@@ -223,23 +222,19 @@ def test_a_model_finds_better_candidates_than_chance() -> None:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "ehvi"])
-def test_a_candidate_comes_fast_after_ten_thousand_trials(sampler: str) -> None:
+def test_a_model_is_made_from_so_many_trials_however_many_there_are(sampler: str) -> None:
     space = {f"p{index}": {"float": [0.0, 1.0]} for index in range(8)} | {"a": {"choice": ["x", "y", "z"]}}
     searchers = [Searcher(make_spec(space, sampler)) for _ in range(2)]
     rng, trials = random.Random(0), []
-    for number in range(10_000):
+    for number in range(1_000):
         params = searchers[0].space.uniform(number)
         suggestion = Suggestion(number, params, params_hash(params), sampler, {})
         trials.append(record(suggestion, values=(rng.random(), 1e9 * (1 + params["p0"]))))
     for searcher, order in zip(searchers, (trials, reversed(trials)), strict=True):
         for trial in order:
             searcher.tell(trial)
-    searchers[0].ask(10_000)  # what is imported and computed once
-    began = time.process_time()
-    asked = searchers[0].ask(10_001)
-    assert time.process_time() - began < 0.5
-    searchers[1].ask(10_000)
-    assert searchers[1].ask(10_001) == asked
+    assert len(searchers[0]._modelled(sampler)) == MODELLED[sampler]
+    assert searchers[0].ask(1_000) == searchers[1].ask(1_000), "in whatever order they were told"
 
 
 def test_where_compute_is_the_budget_the_first_runs_are_short() -> None:
@@ -249,3 +244,14 @@ def test_where_compute_is_the_budget_the_first_runs_are_short() -> None:
         searcher = Searcher(make_spec(space, "ehvi", config=config, budget={"trials": 30, **budget}))
         lengths = {searcher.ask(number).params["trainer.total_training_steps"] for number in range(20)}
         assert lengths == expected
+
+
+def test_every_third_trial_is_chosen_whatever_it_costs() -> None:
+    """Accuracy comes with b alone, as cost does, and only small ones were tried."""
+    searcher = Searcher(make_spec({"b": {"int": [1, 64]}}, "ehvi", budget={"trials": 30, "flops": 1e15}))
+    for number in range(6):
+        params = {"b": number + 1}
+        suggestion = Suggestion(number, params, params_hash(params), "ehvi", {})
+        searcher.tell(record(suggestion, values=(0.1 + 0.01 * number, 1e9 * 4**number)))
+    places = [searcher.ask(number).params["b"] for number in (6, 7, 8)]
+    assert places[0] > max(places[1:])

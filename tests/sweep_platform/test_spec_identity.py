@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from sweep_platform.errors import BadInput
 from sweep_platform.spec import SweepSpec, load_spec
 
 AIME = Path(__file__).parents[2] / "sweeps" / "aime.yaml"
@@ -63,3 +64,20 @@ def test_the_stored_spec_needs_no_file_and_keeps_its_identity(tmp_path: Path) ->
     assert again == spec
     assert again.identity() == spec.identity()
     assert again.trial_config({"rollout.n": 4}) == spec.trial_config({"rollout.n": 4})
+
+
+def test_a_spec_of_an_earlier_version_is_read_without_the_limit_that_is_gone() -> None:
+    spec = load_spec(AIME)
+    stored = spec.to_dict()
+    stored["budget"]["cost"] = 1.5
+    assert SweepSpec.from_dict(stored) == spec
+
+
+def test_a_stored_spec_that_cannot_be_read_is_told() -> None:
+    stored = load_spec(AIME).to_dict() | {"sampler": {"name": "cmaes"}, "colour": "red"}
+    with pytest.raises(BadInput) as caught:
+        SweepSpec.from_dict(stored)
+    assert [fault.where for fault in caught.value.faults] == [
+        "sweep aime, as it is stored: sampler.name",
+        "sweep aime, as it is stored: colour",
+    ]

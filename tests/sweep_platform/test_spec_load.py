@@ -198,7 +198,7 @@ def test_all_faults_at_once() -> None:
         ("config.model.path=x", "move it out of config"),
         ("config.actor=3", "config.actor: got 3; need a mapping"),
         ("config=3", "config: got 3"),
-        ("model=nosuch", "need one of ['smollm2-135m', 'tiny'"),
+        ("model=nosuch", "need one of ['qwen2.5-32b', 'qwen2.5-7b', 'qwen2.5-math-7b', 'smollm2-135m', 'tiny'"),
         ("budget.trials=1,2", "put the values under search"),
         ("budget.trials", "need key=value"),
         ("=3", "need key=value"),
@@ -351,6 +351,9 @@ ANYTHING = st.recursive(
 @settings(max_examples=30, deadline=None)
 @given(place=st.sampled_from(places(WRITTEN)), value=ANYTHING)
 @example(place=("config", "algorithm", "filter_groups"), value={"\n": None})
+@example(place=("defaults", 0), value={"": None})
+@example(place=("defaults", 0), value={"override /": "tiny"})
+@example(place=("defaults", 0), value="")
 def test_any_change_of_a_spec_loads_or_is_a_fault(place: tuple[Any, ...], value: Any) -> None:
     tree = copy.deepcopy(WRITTEN)
     node = tree

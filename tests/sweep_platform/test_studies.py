@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +303,38 @@ def test_what_does_not_fit_is_told_at_once(storage: str) -> None:
         read_study(toy_spec(), storage, "none")
 
 
+def damaged(storage: str, statement: str) -> None:
+    with closing(sqlite3.connect(storage.removeprefix("sqlite:///"))) as database, database:
+        database.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE trial_params SET distribution_json = 'garbage'",
+        "UPDATE trial_user_attributes SET value_json = '{oops'",
+        "UPDATE trials SET state = 'WAT'",
+        "UPDATE studies SET study_name = x'80ff'",
+    ],
+)
+def test_a_damaged_study_is_told(storage: str, damage: str) -> None:
+    foreign(storage, note="old")
+    damaged(storage, damage)
+    with pytest.raises(BadInput, match="--(storage: got sqlite:.*, in which something can't be read|study-name)"):
+        read_study(toy_spec(), storage, "old")
+
+
+VALUES = ("SET value = 'abc'", "SET value = NULL, value_type = 'INF_POS'")
+
+
+@pytest.mark.parametrize("damage", ["DELETE FROM trial_values", *(f"UPDATE trial_values {each}" for each in VALUES)])
+def test_trials_without_their_values_are_left_out(ledger: Ledger, storage: str, damage: str) -> None:
+    foreign(storage)
+    damaged(storage, damage)
+    done = bring(ledger, toy_spec(), storage, "old")
+    assert done.taken == {} and done.left_out["without a finite value of each objective"] == 5
+
+
 def test_partial_takes_what_the_space_has(ledger: Ledger, storage: str) -> None:
     foreign(storage, names=False)
     ways = [{"metric": "cost/flops", "direction": "minimize"}, {"metric": "val/accuracy", "direction": "maximize"}]
@@ -344,6 +377,7 @@ def test_the_commands(platform: Shell) -> None:
     arguments = ("study", "import", "toy.yaml", "name=copy", "--storage", "sqlite:///s.db", "--study-name")
     told = platform(*arguments, "toy@1")
     assert told.code == 0 and "copy@1 has 3 complete of study 'toy@1'" in told.out
+    assert "next: platform sweep toy.yaml name=copy\n" in told.out, "and not the sweep toy"
     assert [row["origin"] for row in platform("status", "copy", "--json").json["trials"]] == ["imported:toy@1"] * 3
     assert "no complete trial" in platform("pareto", "copy").err, "the toy tells no standard errors"
     assert platform(*arguments, "other").code == 2
@@ -360,7 +394,7 @@ def test_an_imported_trial_is_marked_wherever_it_is_chosen(platform: Shell) -> N
     assert platform("export", "toy", "--knee", "--out", "best.yaml").code == 0
     text = Path("best.yaml").read_text()
     assert "# It was not trained here, but imported:old." in text and "origin: imported:old" in text
-    again = platform("export", "toy", "--trial", "0", "--out", "other.yaml")
-    assert again.code == 0
-    lines = [line for line in platform("status", "toy").out.splitlines() if line.startswith("production:")]
-    assert len(lines) == 1 and "trial 0" in lines[0], "the last choice counts"
+    for trial in ("1", "0"):
+        assert "imported:old, not trained" in platform("promote", "toy", "--trial", trial, "--unconfirmed").out
+    (line,) = [line for line in platform("status", "toy").out.splitlines() if line.startswith("production:")]
+    assert "trial 0" in line, "the last choice counts"

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from run_ledger import Ledger
 from sweep_platform.errors import BadInput
-from sweep_platform.tracking import MLflowObserver, Store, sync
+from sweep_platform.home import Home
+from sweep_platform.tracking import MLflowObserver, Store
+from sweep_platform.tracking import sync as sync_with
 from sweep_platform.tracking.projector import Projector
 from sweep_platform.tracking.runs import RunWriter
 
@@ -40,6 +42,10 @@ def folder(tmp_path_factory):
 def store(folder):
     """One database for the module: creating one takes seconds. Sweeps of several ledgers share it."""
     return Store(f"sqlite:///{folder}/mlflow.db", folder / "art")
+
+
+def sync(ledger, address, store):
+    return sync_with(ledger, address, store, Home(Path("nowhere")))
 
 
 def runs_of(store, sweep):
@@ -163,6 +169,7 @@ def test_a_run_that_somebody_deleted_comes_back_and_holds_nobody_up(small, ledge
     assert len(warned) == 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_goes_on_in_the_same_runs(small, ledger, store):
     with MLflowObserver(ledger, store, flush_s=0.05) as observer:
         sweep = small.SmallSweep(ledger, observer)
@@ -170,7 +177,7 @@ def test_an_interrupted_sweep_goes_on_in_the_same_runs(small, ledger, store):
         trial = sweep.add(1)
         sweep.start(trial)
         sweep.report(trial, 0)
-        sweep.report(trial, 1)
+        sweep.report(trial, 1, {"timing_s/step": 8.0})
     sweep.leave()
     before = runs_of(store, sweep.sweep)
     assert before["aime@1"]["status"] == before["aime/01"]["status"] == "KILLED"
@@ -179,13 +186,16 @@ def test_an_interrupted_sweep_goes_on_in_the_same_runs(small, ledger, store):
     again = small.SmallSweep(ledger, MLflowObserver(ledger, store, flush_s=0.05), sweep=ledger.find_sweep("aime"))
     again.start(trial)
     for step in range(1, small.STEPS + 1):  # the checkpoint was at 0: step 1 is done again
-        again.report(trial, step)
+        again.report(trial, step, {"timing_s/step": 9.0})
     again.finish(trial)
     again.end()
     after = runs_of(store, sweep.sweep)
     assert {name: run["id"] for name, run in after.items()} == {name: run["id"] for name, run in before.items()}
     assert {run["status"] for run in after.values()} == {"FINISHED"}
-    assert [step for step, _, _ in after["aime/01"]["metrics"]["actor/entropy"]] == [0, 1, 2, 3, 4]
+    times = [(step, value) for step, value, _ in after["aime/01"]["metrics"]["timing_s/step"]]
+    assert times == [(1, 8.0), *((step, 9.0) for step in range(1, small.STEPS + 1))], "the later word comes last"
+    sync(ledger, "aime", store)
+    assert runs_of(store, sweep.sweep) == after
     assert after["aime/00"] == before["aime/00"]
 
 
@@ -217,6 +227,7 @@ def test_a_run_left_half_made_is_completed(small, ledger, store, monkeypatch):
     assert len(runs) == 5 and runs["aime/00"]["params"]["trainer.seed"] == "0"
 
 
+@pytest.mark.slow
 def test_steps_with_very_many_metrics_are_split(small, ledger, store):
     sweep = small.SmallSweep(ledger)
     sweep.whole_trial(0, {f"layer/{i}/norm": float(i) for i in range(1200)})

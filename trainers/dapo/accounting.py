@@ -23,14 +23,12 @@ import torch
 
 from dapo.batch import Cost, Response, RolloutGroup
 from dapo.sampling import SampledBatch
-from dapo.throughput import IdleWatch, Work, rates
+from dapo.throughput import BusyClock, Work, idle_shares, rates
 
 FlopsPerToken = Callable[[float], float]
 """FLOPs of one forward pass over one token with so much context; linear in the context."""
 Segment = tuple[int, int]
 """(context, length): so many tokens that are computed after so many others of their sequence."""
-DEVICES = 1
-"""Devices that this version runs on."""
 
 
 def generation_flops(prompt_length: int, responses: Sequence[Response], flops: FlopsPerToken) -> float:
@@ -84,35 +82,53 @@ class Meter:
     """Cumulative cost, and the current step's seconds and work by phase."""
 
     cost: Cost = field(default_factory=Cost)
+    devices: int = 1
+    """That work at the same time."""
     peak: float | None = None
-    """FLOP/s of the device; None: no utilisation is told."""
-    idle: IdleWatch | None = None
-    """None: nobody watches how much the device idles."""
+    """FLOP/s of all devices; None: no utilisation is told."""
+    clock: BusyClock | None = None
+    """None: nobody watches how much this process's device idles."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Of the current step; a phase's time holds that of its parts."""
     work: dict[str, Work] = field(default_factory=dict)
-    """Of the current step."""
+    """Of the current step, on all devices."""
+    _phases: dict[str, float] = field(default_factory=dict, init=False)
+    """Wall seconds of the current step's phases, without parts of them."""
+    _busy: dict[str, float] = field(default_factory=dict, init=False)
+    """Of these, in which the device computed; a phase in which that couldn't be told is missing."""
+    _since: float = field(default_factory=time.perf_counter, init=False)
+    _busy_since: float | None = field(default=None, init=False)
 
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:
         """Add the block's wall time to `timing_s/<phase>` and to the cost; `testing` counts as evaluation."""
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), self._busy_s()
         try:
             yield
         finally:
-            elapsed = time.perf_counter() - start
+            elapsed, worked = time.perf_counter() - start, self._busy_s()
             self.note_part(phase, elapsed)
+            self._phases[phase] = self._phases.get(phase, 0.0) + elapsed
+            if busy is not None and worked is not None:
+                self._busy[phase] = self._busy.get(phase, 0.0) + worked - busy
             if phase == "testing":
-                seconds = self.cost.evaluation_device_seconds + elapsed * DEVICES
+                seconds = self.cost.evaluation_device_seconds + elapsed * self.devices
                 self.cost = replace(self.cost, evaluation_device_seconds=seconds)
             else:
-                self.cost = replace(self.cost, device_seconds=self.cost.device_seconds + elapsed * DEVICES)
+                self.cost = replace(self.cost, device_seconds=self.cost.device_seconds + elapsed * self.devices)
 
-    def spend(self, phase: str, flops: float, tokens: int) -> None:
-        """Add work of training: tokens that `gen` sampled, or that another phase passed through the model."""
+    def spend(self, phase: str, flops: float, tokens: int, *, repeated: float = 0.0) -> None:
+        """Add work of training.
+
+        Args:
+            phase: that did it.
+            flops: in all.
+            tokens: that `gen` sampled, or that another phase passed through the model.
+            repeated: FLOPs of these that were computed a second time to save memory: a cost, and no utilisation.
+        """
         sampled = tokens if phase == "gen" else 0
         self.cost = replace(self.cost, flops=self.cost.flops + flops, tokens=self.cost.tokens + sampled)
-        self.work.setdefault(phase, Work()).add(tokens, flops)
+        self.work.setdefault(phase, Work()).add(tokens, flops - repeated)
 
     def spend_evaluation(self, flops: float, tokens: int) -> None:
         """Add work of evaluation: tokens that it sampled."""
@@ -128,15 +144,39 @@ class Meter:
         self.seconds[part] = self.seconds.get(part, 0.0) + elapsed
 
     def take_step(self) -> dict[str, float]:
-        """Return what happened since the last call by metric name: seconds, tokens per second, utilisation."""
+        """Return what happened since the last call by metric name: seconds, speeds, utilisation.
+
+        `timing_s/other` is what no phase had; a checkpoint that was saved after the last call is in it.
+        """
         seconds, self.seconds = self.seconds, {}
         work, self.work = self.work, {}
         alone = dict(seconds)
         if "old_log_prob" in alone:
             alone["update_actor"] -= alone["old_log_prob"]
-        found = {f"timing_s/{phase}": spent for phase, spent in seconds.items()} | rates(work, alone, self.peak)
-        idle = None if self.idle is None else self.idle.take()
-        return found if idle is None else found | {"perf/idle_share": idle}
+        found = {f"timing_s/{phase}": spent for phase, spent in seconds.items()}
+        return found | rates(work, alone, self.peak, self.devices) | self._take_idle()
+
+    def start(self, clock: BusyClock) -> None:
+        """Watch a device from now on."""
+        self.clock = clock
+        self._take_idle()
+
+    def _take_idle(self) -> dict[str, float]:
+        """What no phase had of the time since the last call, and how much of it all this process's device idled."""
+        now, busy = time.perf_counter(), self._busy_s()
+        phases, self._phases = self._phases, {}
+        worked, self._busy = self._busy, {}
+        wall, self._since = now - self._since, now
+        if busy is not None and self._busy_since is not None:
+            worked["all"] = busy - self._busy_since
+        self._busy_since = busy
+        shares = idle_shares(
+            {phase: spent for phase, spent in {**phases, "all": wall}.items() if phase in worked}, worked
+        )
+        return shares | ({"timing_s/other": max(wall - sum(phases.values()), 0.0)} if phases else {})
+
+    def _busy_s(self) -> float | None:
+        return None if self.clock is None else self.clock.busy_s()
 
 
 @dataclass(slots=True)
@@ -192,6 +232,8 @@ class RolloutStats:
     """Tokens of all responses, what tools answered included."""
     longest: int = 0
     truncated: int = 0
+    truncated_tokens: int = 0
+    """Sampled ones of responses that were cut at the limit, wherever their groups ended."""
     penalised: int = 0
     """Responses whose reward the overlong penalty lowered."""
     failed: int = 0
@@ -213,6 +255,7 @@ class RolloutStats:
                 self.length += length
                 self.longest = max(self.longest, length)
                 self.truncated += not response.finished
+                self.truncated_tokens += 0 if response.finished else response.sampled_tokens
                 self.penalised += score.seq_reward < score.score
                 self.failed += score.failed
                 self.acc += score.acc
@@ -232,6 +275,7 @@ class RolloutStats:
             "reward/overlong_penalised": self.penalised / count,
             "reward/grader_failures": float(self.failed),
             "response_length/mean": self.length / count,
+            "tokens/truncated": float(self.truncated_tokens),
             "response_length/max": float(self.longest),
             "response_length/clip_ratio": self.truncated / count,
             **({"reward/kl_penalty_mean": self.kl_penalty / count} if self.kl_penalty else {}),
@@ -290,6 +334,15 @@ def reset_peak_memory(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
     with contextlib.suppress(OSError):  # no Linux: the peak is the process's own since it started
         Path("/proc/self/clear_refs").write_text("5", "ascii")
+
+
+def memory_metrics(device: torch.device) -> dict[str, float]:
+    """The peak by metric name; of an accelerator by verl's names too."""
+    found = {"perf/peak_memory_gb": peak_memory_gb(device)}
+    if device.type == "cuda":
+        found["perf/max_memory_allocated_gb"] = found["perf/peak_memory_gb"]
+        found["perf/max_memory_reserved_gb"] = float(torch.cuda.max_memory_reserved(device)) / 2**30
+    return found
 
 
 def peak_memory_gb(device: torch.device) -> float:

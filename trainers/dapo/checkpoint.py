@@ -14,16 +14,17 @@ import json
 import logging
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from dapo.accounting import TokenAccount
 from dapo.batch import Cost, EvaluatedSample, Problem, Response, RolloutGroup, Score, StepMetrics, Turns
@@ -31,9 +32,13 @@ from dapo.config import Config
 from dapo.durable import flush, sha256_of
 from dapo.errors import CheckpointError
 from dapo.lora import save_adapter
-from dapo.model import Policy, load_policy, save_policy
+from dapo.model import Policy, Spread, load_policy, save_policy
+from dapo.model_decoder import adapter_state
+from dapo.parallel import World
+from dapo.resuming import free_to_change
 from dapo.sampling import SampledBatch, tokens_of
 from dapo.selection import Evidence, History
+from dapo.sharding import part_like, rows_here, whole_tensor
 
 FORMAT = 1
 MANIFEST, STATE, OPTIMIZER, MODEL, PROGRESS = (
@@ -45,9 +50,6 @@ MANIFEST, STATE, OPTIMIZER, MODEL, PROGRESS = (
 )
 _NAME = re.compile(r"global_step_(?P<step>\d+)(?:\.(?P<serial>\d+))?")
 _TEMPORARY = ".unfinished-"
-FREE_TO_CHANGE = ("trainer", "algorithm.filter_groups", "data.gen_batch_size", "data.val", "data.val_size")
-"""What a resumed run may change: its length and place, evaluation, and the knobs that get it out of an
-exhausted sampling. Everything else would mix two experiments."""
 
 logger = logging.getLogger(__name__)
 
@@ -116,17 +118,29 @@ class Found:
     config: Config
     """What it was trained with."""
 
-    def load_policy(self, config: Config, device: str | torch.device) -> Policy:
-        """Load its weights."""
-        return load_policy(self.path / MODEL, dtype=config.model.dtype, device=device)
+    def load_policy(self, config: Config, device: str | torch.device, spread: Spread | None = None) -> Policy:
+        """Load its weights, as `dapo.model.load_policy` does."""
+        return load_policy(self.path / MODEL, dtype=config.model.dtype, device=device, spread=spread)
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Restore the optimiser's state in place."""
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         state: dict[int, dict[str, torch.Tensor]] = {}
-        for name, tensor in load_file(self.path / OPTIMIZER).items():
-            index, _, key = name.partition(".")
-            state.setdefault(int(index), {})[key] = tensor
+        with safe_open(self.path / OPTIMIZER, "pt") as file:
+            for name in file.keys():
+                index, _, key = name.partition(".")
+                weight, moment = weights[int(index)], file.get_slice(name)
+                rows = moment[rows_here(weight)] if moment.get_shape() else file.get_tensor(name)
+                state.setdefault(int(index), {})[key] = part_like(rows, weight)
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+class _Tensors(NamedTuple):
+    """What a checkpoint has in tensors, whole."""
+
+    weights: dict[str, torch.Tensor]
+    adapter: dict[str, torch.Tensor]
+    moments: dict[str, torch.Tensor]
 
 
 class Checkpoints:
@@ -138,19 +152,26 @@ class Checkpoints:
         self.keep = keep
 
     def save(self, state: RunState, policy: Policy, optimizer: torch.optim.Optimizer, config: Config) -> Path:
-        """Write a checkpoint and delete those beyond the `keep` latest.
+        """Write a checkpoint and delete those beyond the `keep` latest; return its folder.
+
+        Of several processes all must call it; the leading one writes, whole tensors, so that any mesh can read them.
 
         Raises:
             CheckpointError: the folder can't be written.
         """
+        tensors = _Tensors(policy.model.saved_state(), adapter_state(policy.model), _optimizer_tensors(optimizer))
+        folder = self._write(state, policy, config, tensors) if policy.world.leads else None
+        return Path(policy.world.told_by_leader(str(folder)))
+
+    def _write(self, state: RunState, policy: Policy, config: Config, tensors: _Tensors) -> Path:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._sweep_unfinished()
             work = self.folder / f"{_TEMPORARY}{os.getpid()}"
             work.mkdir()
-            save_policy(policy, work / MODEL)
-            save_adapter(policy.model, work)
-            save_file(_optimizer_tensors(optimizer), work / OPTIMIZER)
+            save_policy(policy, work / MODEL, tensors.weights)
+            save_adapter(tensors.adapter, work)
+            save_file(tensors.moments, work / OPTIMIZER)
             content = {"format": FORMAT, "state": _content_of(state), "config": config.model_dump(mode="json")}
             (work / STATE).write_text(json.dumps(content), "utf-8")
             files = [path for path in sorted(work.rglob("*")) if path.is_file()]
@@ -188,6 +209,35 @@ class Checkpoints:
                 "restore one, or move the folder away to start afresh"
             )
         return None
+
+    def check_shared(self, world: World) -> None:
+        """See that all processes find the same folder, wherever they run. All must ask.
+
+        Raises:
+            CheckpointError: some don't see what the leading one writes there.
+        """
+        if world.size == 1:
+            return
+        probe = self.folder / world.told_by_leader(f".probe-{secrets.token_hex(8)}")
+        with suppress(OSError):  # of one that can't be written, saving tells
+            if world.leads:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                probe.touch()
+        world.wait()
+        seen = world.gather(bytes([probe.exists()]))
+        if world.leads:
+            probe.unlink(missing_ok=True)
+        blind = [str(rank) for rank, found in enumerate(seen) if found != seen[0]]
+        if blind:
+            raise CheckpointError(
+                f"trainer.default_local_dir: got {self.folder}, another folder for process {', '.join(blind)} than for "
+                f"process 0; need one that all {world.size} processes share, on every node; name one"
+            )
+
+    def newest_model(self) -> Path | None:
+        """Return the model's folder in the newest checkpoint that has one; nothing else of it is read."""
+        models = [path / MODEL for _, path in self._paths()]
+        return next((model for model in reversed(models) if (model / "config.json").exists()), None)
 
     def set_aside(self) -> None:
         """Move what an earlier run left into a subfolder, so that a new run doesn't mix with it."""
@@ -260,8 +310,7 @@ def _check_config(found: Found, config: Config) -> None:
     changed = differing_keys(found.config.model_dump(mode="json"), config.model_dump(mode="json"))
     refused = []
     for key, (was, now) in changed.items():
-        free = any(key == allowed or key.startswith(f"{allowed}.") for allowed in FREE_TO_CHANGE)
-        if key == "trainer.seed" or not free:
+        if key != "trainer.resume_mode" and not free_to_change(key):
             refused.append(f"{key}: got {now!r}; need {was!r} as in {found.path}")
         elif not key.startswith("trainer."):
             logger.warning("%s: resumed with %r, was %r", key, now, was)
@@ -337,7 +386,7 @@ def _state_from(content: Mapping[str, Any]) -> RunState:
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     return {
-        f"{index}.{key}": tensor.detach().cpu().contiguous()
+        f"{index}.{key}": whole_tensor(tensor.detach()).cpu().contiguous()
         for index, values in optimizer.state_dict()["state"].items()
         for key, tensor in values.items()
     }

@@ -6,7 +6,8 @@ model or a device are in `dapo.preflight`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -211,6 +212,14 @@ class SamplingConfig(Section):
 class RolloutConfig(Section):
     """Generation for training."""
 
+    name: Literal["builtin", "vllm"] = "builtin"
+    """The engine that generates. `builtin`: the trainer's own. `vllm`: the package, where it is installed, in a process
+    of its own that is told the weights before each round. The same seed then draws other tokens."""
+    dtype: Literal["auto", "float32", "bfloat16"] | None = None
+    """What generation computes in; None: in `model.dtype`, so that what is sampled is what is trained. `auto`: in
+    bfloat16 where the device is fast at it (an accelerator that has it, a processor with AMX), in float32 elsewhere.
+    Another type than the model's samples from a slightly other policy: see `rollout/logprob_diff_mean`, and
+    `algorithm.rollout_correction`."""
     n: PositiveInt = 8
     """Responses per prompt: the group size G."""
     pilot_n: PositiveInt | None = None
@@ -223,7 +232,10 @@ class RolloutConfig(Section):
     top_k: int = -1
     """Candidates kept; <= 0 keeps all."""
     max_num_seqs: PositiveInt = 512
-    """Responses decoded at once."""
+    """Responses decoded at once: the KV cache has room for so many of the greatest length. Waiting ones take the places
+    of those that end."""
+    max_num_batched_tokens: PositiveInt = 8192
+    """Prompt tokens read at once; a longer prompt is read alone."""
     tensor_model_parallel_size: PositiveInt = 1
     """Devices that share one copy of the model in generation."""
     val_kwargs: SamplingConfig = SamplingConfig()
@@ -295,6 +307,17 @@ class RewardConfig(Section):
 class Config(Section):
     """One training run, in full."""
 
+    REPLACED: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "use_hccl_checkpoint": (
+            "no such key: on NPUs all that processes exchange goes over HCCL, what they gather for a checkpoint too",
+            "leave it out",
+        ),
+        "npu_enable_async_allreduce": (
+            "no such key: gradients are summed while the backward pass still runs, on every kind of device (FSDP2)",
+            "leave it out",
+        ),
+    }
+    """By a key that recipes for NPUs have: what is needed in its place, and what to do."""
     model: ModelConfig = ModelConfig()
     """Policy."""
     data: DataConfig = DataConfig()

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dapo.config_section import Fraction, KLEstimate, NonNegativeFloat, PositiveFloat, PositiveInt, Section
+from dapo.config_section import Decay, KLEstimate, NonNegativeFloat, PositiveFloat, PositiveInt, Section
 
 
 class OptimConfig(Section):
@@ -18,7 +18,7 @@ class OptimConfig(Section):
     """Updates of linear warm-up."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
     """AdamW's moment decays."""
 
 
@@ -30,6 +30,18 @@ class PolicyLossConfig(Section):
     `cispo`: clipped weights that keep every token's gradient (arXiv 2506.13585). `geo_mean`: GMPO (arXiv
     2507.20673; clips about 0.4, of the log-ratio). `gspo` and `geo_mean` are the papers' with
     `loss_agg_mode: seq-mean-token-mean`."""
+
+
+class FSDPConfig(Section):
+    """How weights, gradients and optimiser lie on several processes (FSDP2); without effect on one."""
+
+    fsdp_size: int = -1
+    """Processes over which one copy lies in parts; -1 means all. With fewer there are several copies, whose gradients
+    are summed (hybrid sharding): more memory, fewer messages between machines."""
+    offload_policy: bool = False
+    """Keep the parts in the host's memory, and the optimiser's work there too; only with an accelerator."""
+    reshard_after_forward: bool = True
+    """Give up a layer's weights after its forward pass, and gather them again for the backward one."""
 
 
 class ActorConfig(Section):
@@ -76,11 +88,17 @@ class ActorConfig(Section):
     use_prefix_grouper: bool = False
     """Compute the prompt that the responses of a group share once a micro-batch, and not once a response: the same
     gradients, up to rounding, for less compute; worth it where prompts aren't short beside responses."""
+    use_torch_compile: bool = False
+    """Compile the scoring and the layers' feed-forward parts (torch.compile): the same numbers up to rounding.
+    Compiling takes its time at the start, so that it can only pay in long runs (`python -m benchmarks compiling`).
+    Needs a C++ compiler."""
     entropy_coeff: float = 0.0
     """Weight of the entropy bonus."""
     grad_clip: PositiveFloat = 1.0
     """Global gradient-norm clip."""
     ulysses_sequence_parallel_size: PositiveInt = 1
     """Devices that share one sequence in the update."""
+    fsdp_config: FSDPConfig = FSDPConfig()
+    """How the model lies on several devices."""
     optim: OptimConfig = OptimConfig()
     """Optimiser."""

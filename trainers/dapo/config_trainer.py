@@ -40,7 +40,12 @@ class TrainerConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seeds data order, sampling and evaluation."""
     device: str = "auto"
-    """`auto`, `cpu` or `cuda`."""
+    """`auto`, `cpu`, `cuda` or `npu`."""
+    n_gpus_per_node: PositiveInt | None = None
+    """Devices of each machine that train together, one process each; on the CPU, processes. None means what the sweep's
+    hardware has, or else one. Under torchrun its own number counts."""
+    nnodes: PositiveInt = 1
+    """Machines that train together. More than one needs torchrun on each, or a sweep on a Ray cluster."""
     num_threads: PositiveInt | None = None
     """CPU threads of this run; None takes all. Set before torch loads where the run has its own process."""
 

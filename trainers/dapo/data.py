@@ -54,6 +54,11 @@ class Dataset:
     ungradable: tuple[str, ...] = ()
     """Ids of problems whose gold answer the grader can't read."""
 
+    @property
+    def copies(self) -> float:
+        """Rows of the file for each problem that is used."""
+        return 1.0 + self.duplicates / len(self.problems)
+
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
@@ -66,6 +71,8 @@ class Prompts:
     """Problems left out for their length."""
     offering: tuple[list[int], ...] = ()
     """[P] tokens of each prompt that offers tools, where any does."""
+    copies: float = 1.0
+    """Rows of the file for each problem."""
 
     def __len__(self) -> int:
         """Return the number of problems."""
@@ -206,6 +213,7 @@ def tokenize(dataset: Dataset, tokenizer: Tokenizer, config: Config, key: str) -
         tuple(tokens[index] for index in fitting),
         left_out,
         tuple(offering[index] for index in fitting if offering),
+        dataset.copies,
     )
 
 

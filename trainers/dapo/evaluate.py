@@ -16,11 +16,11 @@ from dapo.accounting import Meter, generation_flops
 from dapo.batch import EvaluatedSample, Problem, Response, Score
 from dapo.config import Config, SamplingConfig
 from dapo.data import Prompts
+from dapo.draws import Sampling
 from dapo.metric_names import majority_sizes, metric_name, pass_sizes, samples_per_problem
 from dapo.model import Policy, flops_per_token
 from dapo.multi_turn import converse
 from dapo.reward import Scorer
-from dapo.rollout import Sampling
 from dapo.seeding import generator_for
 from dapo.tools import Toolbox
 
@@ -35,7 +35,7 @@ def evaluate(
     repeats: int = 1,
     toolbox: Toolbox | None = None,
 ) -> tuple[EvaluatedSample, ...]:
-    """Sample and grade `samples_per_problem` responses to each problem.
+    """Sample and grade `samples_per_problem` responses to each problem; of several processes, the leading one grades.
 
     The random numbers depend on the run's seed alone: every evaluation of every trial with that seed meets
     the same noise, and training's own stream is never touched.
@@ -67,6 +67,8 @@ def evaluate(
         toolbox=toolbox,
         generator=generator_for(config.trainer.seed, "val"),
     )
+    if not policy.world.leads:
+        return ()
     answered = [
         (problem, response) for problem, group in zip(prompts.problems, responses, strict=True) for response in group
     ]

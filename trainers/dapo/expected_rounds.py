@@ -7,6 +7,8 @@ on the rounds is hit (NVIDIA-NeMo/RL PR#3154: G = 8 hit a cap of 10, G = 16 cure
 
 from __future__ import annotations
 
+import math
+
 from dapo.config import Config
 
 PASS_RATES = (0.03, 0.1, 0.5)
@@ -16,6 +18,28 @@ PASS_RATES = (0.03, 0.1, 0.5)
 def mixed_share(rate: float, responses: int) -> float:
     """Share of groups of so many responses that are mixed, where each is right with probability `rate`."""
     return 1.0 - rate**responses - (1.0 - rate) ** responses
+
+
+def mixed_share_between(rate: float, mixed_of_two: float, responses: int) -> float:
+    """The same where problems differ: pass rates are taken as Beta distributed, with the moments that were measured.
+
+    Args:
+        rate: mean pass rate.
+        mixed_of_two: share of pairs of responses to one problem of which one is right: 2 E[p (1 - p)].
+        responses: of a group.
+    """
+    spread = rate * (1.0 - rate) - mixed_of_two / 2.0  # the variance of p, by E[p^2] = E[p] - E[p (1 - p)]
+    if spread <= 0.0 or rate in (0.0, 1.0):
+        return mixed_share(rate, responses)
+    total = rate * (1.0 - rate) / spread - 1.0
+    if total <= 0.0:
+        return 0.0
+    right, wrong = rate * total, (1.0 - rate) * total
+
+    def same(weight: float) -> float:
+        return math.prod((weight + place) / (total + place) for place in range(responses))
+
+    return 1.0 - same(right) - same(wrong)
 
 
 def expected_rounds(config: Config, rate: float) -> float:

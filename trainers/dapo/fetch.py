@@ -109,7 +109,6 @@ def _build(name: str, what: PublicSet, given: list[Path] | None, progress: Progr
     revision = f"{what.repository}@{what.revision}"
     if given is not None and differing:
         revision = ", ".join(differing)
-        logger.warning("%s: %s is not the file that is pinned; it is taken as given", name, revision)
     elif differing:
         raise FetchError(
             f"{name}: got {differing[0]} with another checksum than {revision} has; need the pinned file; "
@@ -129,6 +128,8 @@ def _build(name: str, what: PublicSet, given: list[Path] | None, progress: Progr
         "parts": {part: asdict(count) for part, count in counts.items()},
     }
     (folder / PROVENANCE).write_text(json.dumps(told, indent=1), "utf-8")
+    if differing:
+        logger.warning("%s: %s is not the file that is pinned; it is taken as given", name, revision)
 
 
 def _write(

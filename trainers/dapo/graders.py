@@ -10,6 +10,7 @@ once notation is taken off (bold, dollars, quotes, parentheses, a closing period
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import NamedTuple
@@ -31,7 +32,8 @@ _REMARK = re.compile(
     r"\s*\(\s*\\?p?mod\b[^()]*\)$|\s*\\pmod\s*(?:\{[^{}]*\}|\w+)$|\s\([^()0-9]*\)$|\^\s*(?:\\circ|\{\s*\\circ\s*\})$|°$"
 )
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit)\s*\{(?P<inside>[^{}]*)\}")
-_EQUATION = re.compile(r"^[A-Za-z][A-Za-z_+\- ]*=(?P<right>[^=]*)$")
+_EQUATION = re.compile(r"^(?:[A-Za-z][A-Za-z_+\- ]*|[0-9(][0-9(). ]*[-+*/×·^][-+*/×·^0-9(). ]*)=(?P<right>[^=]*)$")
+"""A name, or a sum that is carried out, and what it is equal to; `3 = 4` is neither."""
 _PARENTHESES = re.compile(r"^(?:\\left)?\((?P<inside>[^()]*?)(?:\\right)?\)$")
 _WHOLE = r"(?P<digits>[0-9]+|[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+)"
 _INTEGER = re.compile(rf"(?P<sign>[-+−]?)\s?{_WHOLE}(?:\.0*)?")
@@ -125,7 +127,7 @@ def _read(parse: Parser, text: str) -> Answer:
 
 def _last_statement(parse: Parser, response: str) -> Answer | None:
     """The last marked answer; `answer is` counts only where a number follows, as it begins prose too."""
-    for match in reversed(list(_MARKER.finditer(response))[-MAX_MARKERS:]):
+    for match in reversed(deque(_MARKER.finditer(response), MAX_MARKERS)):
         rest = response[match.end() : match.end() + MAX_STATEMENT]
         for line in _lines_with_content(rest):
             if (box := _last_box(parse, line)) is not None:
@@ -144,7 +146,7 @@ def _lines_with_content(rest: str) -> Iterator[str]:
 
 
 def _last_box(parse: Parser, response: str) -> Answer | None:
-    boxes = list(_BOX.finditer(response))
+    boxes = deque(_BOX.finditer(response), 1)
     if not boxes:
         return None
     start, depth = boxes[-1].end(), 1

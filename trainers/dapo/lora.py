@@ -58,9 +58,9 @@ def add_adapter(policy: Policy, config: ModelConfig, seed: int) -> None:
     policy.model.to(device)
 
 
-def save_adapter(model: PolicyModel, folder: Path) -> None:
-    """Write the adapter's tensors into a checkpoint's folder, if the model has one."""
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in adapter_state(model).items()}
+def save_adapter(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Write an adapter's tensors into a checkpoint's folder, if there are any."""
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     if state:
         save_file(state, folder / FILE)
 

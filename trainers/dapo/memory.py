@@ -6,43 +6,48 @@ as it allows. `perf/peak_memory_gb` is what a run really had; `python -m benchma
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from dapo.config import Config
 from dapo.data import GENERATED
-from dapo.errors import DapoError
-from dapo.model_config import DecoderConfig, heads_of, is_native
-from dapo.model_folder import find_model
-from dapo.named_models import NAMED_SHAPES
+from dapo.mesh_sizes import MeshSizes
+from dapo.model_size import ModelSize, size_of
 
 GIB = 2**30
 PROCESS = 0.35 * GIB
 """Python, torch and its libraries, on a CPU; of an accelerator's memory they take none."""
 SLACK = 1.25
 """On a CPU: what the allocator holds over what is in use, of everything that comes and goes. Measured."""
+CHURN = 3
+"""On a CPU, with gradient checkpointing: layers whose activations the allocator holds although they are freed, since
+each layer is made and freed twice. Measured: with every tensor given back at once it is none."""
 LOGITS_AT_ONCE = 2**22
 """`dapo.model_logprobs.CHUNK_ELEMENTS`; a test holds them equal."""
 CANDIDATES = 4
 """Copies of a step's logits [rows, vocab] in float32 while tokens are drawn from them."""
 SCORED = 5
 """Copies of a chunk of logits, in float32, while it is scored."""
-MAX_HEADER = 100 * 2**20
-"""Bytes that safetensors allows a header."""
+GATHERED = 2
+"""Layers that are whole at once under FSDP: the one that is computed, and the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes at the peak of a run, by what they are for."""
+    """Bytes at the peak of a run, on one device, by what they are for."""
 
-    parts: Mapping[str, float]
-    """Only those that are held at once when most is."""
-    phase: str
-    """When that is: `generation` or `update`."""
+    phases: Mapping[str, Mapping[str, float]]
+    """Of `generation` and `update`: what is held at once when most is."""
+
+    @property
+    def phase(self) -> str:
+        """The phase that holds more."""
+        return max(self.phases, key=lambda name: sum(self.phases[name].values()))
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """What it holds."""
+        return self.phases[self.phase]
 
     @property
     def total_gb(self) -> float:
@@ -51,119 +56,52 @@ class MemoryEstimate:
 
     def __str__(self) -> str:
         largest = sorted(self.parts.items(), key=lambda part: -part[1])
-        parts = ", ".join(f"{name} {size / GIB:.2g}" for name, size in largest if size >= 0.005 * GIB)
+        parts = ", ".join(f"{name} {size / GIB:.3g}" for name, size in largest if size >= 0.005 * GIB)
         return f"{self.total_gb:.3g} GiB in {self.phase} ({parts})"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    """The numbers of a model that memory depends on."""
-
-    parameters: int
-    hidden: int
-    intermediate: int
-    layers: int
-    queries: int
-    """Width of a layer's queries: heads times their size."""
-    keys: int
-    """Width of a layer's keys; that of its values too."""
-    heads: int
-    vocab: int
-    native: bool
-    """Computed by our own decoder, and not by transformers."""
-
-    @classmethod
-    def of_decoder(cls, shape: DecoderConfig) -> ModelSize:
-        """Read the shape of our own decoder; its parameters follow from it."""
-        queries, keys = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
-        embeddings = shape.vocab_size * shape.hidden_size
-        norms = shape.hidden_size * (2 * shape.num_hidden_layers + 1)
-        biases = shape.num_hidden_layers * (queries + 2 * keys) * shape.qkv_bias
-        untied = 0 if shape.tie_word_embeddings else embeddings
-        return cls(
-            parameters=shape.weights_per_token + untied + norms + biases,
-            hidden=shape.hidden_size,
-            intermediate=shape.intermediate_size,
-            layers=shape.num_hidden_layers,
-            queries=queries,
-            keys=keys,
-            heads=shape.num_attention_heads,
-            vocab=shape.vocab_size,
-            native=True,
-        )
-
-    @classmethod
-    def of_folder(cls, folder: Path) -> ModelSize | None:
-        """Read a Hugging Face folder; None where it doesn't say what is needed."""
-        try:
-            raw = json.loads((folder / "config.json").read_text("utf-8"))
-            if is_native(raw):
-                return cls.of_decoder(DecoderConfig.from_dict(raw))
-            return _foreign(raw, folder)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, DapoError):
-            return None
-
-
-def estimate_memory(config: Config) -> MemoryEstimate | None:
-    """Estimate the peak memory of a run on one device.
+def estimate_memory(config: Config, devices: int = 1) -> MemoryEstimate | None:
+    """Estimate the peak memory of a run on one of its devices.
 
     Args:
         config: valid by its types.
+        devices: that train together, unless the config says how many.
 
     Returns:
-        The larger of what generation and the update hold; None where the model isn't here yet, or doesn't say its size.
+        What generation and the update hold; None where the model isn't here yet, or doesn't say its size.
     """
-    size = _size_of(config)
-    if size is None:
-        return None
-    width = 2 if config.model.dtype == "bfloat16" else 4
+    size, trainer = size_of(config), config.trainer
+    if trainer.n_gpus_per_node is not None:
+        devices = trainer.n_gpus_per_node * trainer.nnodes
+    return None if size is None else memory_of(config, size, MeshSizes.of(config, devices))
+
+
+def memory_of(config: Config, size: ModelSize, mesh: MeshSizes) -> MemoryEstimate:
+    """Estimate the peak memory of a run of a model of this size on one device of a mesh."""
+    width = bytes_of(config)
     trained = _trained_parameters(config, size)
     on_cpu = config.trainer.device in ("auto", "cpu")
+    on_host = config.actor.fsdp_config.offload_policy and mesh.devices > 1 and not on_cpu
+    here = 0.0 if on_host else 1.0 / mesh.shards
     held = {
-        "weights": float(size.parameters * width),
-        "reference": float(size.parameters * width * _has_reference(config)),
-        "optimizer": float(2 * trained * width),
+        "weights": size.parameters * width * here,
+        "reference": size.parameters * width * _has_reference(config) * here,
+        "optimizer": 2 * trained * width * here,
         "process": PROCESS * on_cpu,
     }
-    phases = {
-        "generation": _generation(config, size, width),
-        "update": _gradients(config, size, width, trained) | _update(config, size, width),
+    passing = {
+        "generation": _generation(config, size, mesh),
+        "update": _gradients(config, size, mesh, trained, here) | _update(config, size, mesh, churn=CHURN * on_cpu),
     }
-    phase = max(phases, key=lambda name: sum(phases[name].values()))
-    passing = {name: part * (SLACK if on_cpu else 1.0) for name, part in phases[phase].items()}
-    return MemoryEstimate(held | passing, phase)
+    slack = SLACK if on_cpu else 1.0
+    return MemoryEstimate(
+        {phase: held | {name: part * slack for name, part in parts.items()} for phase, parts in passing.items()}
+    )
 
 
-def _size_of(config: Config) -> ModelSize | None:
-    shape = NAMED_SHAPES.get(config.model.path)
-    if shape is not None:
-        return ModelSize.of_decoder(shape)
-    folder = find_model(config.model.path, config.model.revision)
-    return None if folder is None else ModelSize.of_folder(folder)
-
-
-def _foreign(raw: Mapping[str, Any], folder: Path) -> ModelSize | None:
-    """Read a model of transformers': names differ between families, and the files say how many weights there are."""
-    heads = heads_of(raw)
-    hidden = raw.get("hidden_size") or raw.get("n_embd")
-    layers = raw.get("num_hidden_layers") or raw.get("n_layer")
-    if heads is None or not hidden or not layers:
-        return None
-    head = raw.get("head_dim") or hidden // heads[0]
-    inner = raw.get("intermediate_size") or raw.get("n_inner") or 4 * hidden
-    parameters = sum(_stored_parameters(path) for path in folder.glob("*.safetensors"))
-    vocab = raw["vocab_size"]
-    return ModelSize(parameters, hidden, inner, layers, heads[0] * head, heads[1] * head, heads[0], vocab, native=False)
-
-
-def _stored_parameters(path: Path) -> int:
-    """Numbers in a safetensors file, by its header (https://huggingface.co/docs/safetensors)."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > MAX_HEADER:
-            raise ValueError(f"{path}: a header of {length} bytes")
-        header = json.loads(file.read(length))
-    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+def bytes_of(config: Config) -> int:
+    """Bytes of one number of the model."""
+    return 2 if config.model.dtype == "bfloat16" else 4
 
 
 def _trained_parameters(config: Config, size: ModelSize) -> int:
@@ -190,56 +128,95 @@ def _has_reference(config: Config) -> bool:
     return (config.actor.use_kl_loss or config.algorithm.use_kl_in_reward) and config.model.lora_rank == 0
 
 
-def _gradients(config: Config, size: ModelSize, width: int, trained: int) -> dict[str, float]:
+def _gradients(config: Config, size: ModelSize, mesh: MeshSizes, trained: int, here: float) -> dict[str, float]:
     """Those of what is trained; with the head's, the one that is being added to it.
 
-    An adapter's products with the weights are held too, each with the sum.
+    An adapter's products with the weights are held too, each with the sum. Of a model in parts some layers are whole
+    for the time of their computation, with their gradients, and the embeddings and the head for all of it.
     """
+    width = bytes_of(config)
     if config.model.lora_rank:
-        return {"gradients": float(trained * width), "adapted weights": float(2 * _layer_weights(size) * width)}
-    return {"gradients": float((trained + 2 * size.vocab * size.hidden) * width)}
+        found = {"gradients": trained * width * here, "adapted weights": float(2 * size.layer_weights * width)}
+    else:
+        found = {"gradients": (trained * here + 2 * size.vocab * size.hidden) * width}
+    if mesh.shards > 1:
+        layers = GATHERED * 2 * size.layer_weights / size.layers
+        found["gathered weights"] = (layers + size.root_weights) * width
+    return found
 
 
-def _layer_weights(size: ModelSize) -> int:
-    """Weights of all layers' projections."""
-    return size.layers * size.hidden * (2 * size.queries + 2 * size.keys + 3 * size.intermediate)
+def _generation(config: Config, size: ModelSize, mesh: MeshSizes) -> dict[str, float]:
+    """Keys and values of all rows at their longest, the engine's weights, and a step's logits.
 
-
-def _generation(config: Config, size: ModelSize, width: int) -> dict[str, float]:
-    """Keys and values of all rows at their longest, the engine's fused weights, and a step's logits."""
-    prompts = config.data.gen_batch_size or config.data.train_batch_size
-    rows = min(config.rollout.max_num_seqs, max(prompts * config.rollout.n, _evaluated_rows(config)))
+    The engine shares what it doesn't fuse with a model that is whole on this device and of its type; otherwise all is
+    its own.
+    """
+    width, rows = _rollout_bytes(config), rows_at_once(config, mesh)
     length = config.data.max_prompt_length + config.data.max_response_length
+    shared = mesh.shards == mesh.tp == 1 and width == bytes_of(config)
     fused = size.layers * size.hidden * (size.queries + 2 * size.keys + 2 * size.intermediate)
+    own = fused if shared else (size.parameters - size.root_weights) / mesh.tp
+    root = 0.0 if shared else size.hidden * size.vocab * (1 + 1 / mesh.tp)
+    keys = size.keys / min(mesh.tp, size.kv_heads)
     return {
-        "KV cache": float(2 * size.layers * size.keys * rows * length * width),
-        "fused weights": float(fused * width * size.native),
+        "KV cache": float(2 * size.layers * keys * rows * length * width),
+        "engine weights": float((own + root) * width * size.native),
         "logits": float(CANDIDATES * rows * size.vocab * 4),
     }
 
 
+def _rollout_bytes(config: Config) -> int:
+    """Bytes of one number in generation; where the device decides, those of what it usually decides on."""
+    dtype = config.rollout.dtype or config.model.dtype
+    if dtype == "auto":
+        dtype = "float32" if config.trainer.device in ("auto", "cpu") else "bfloat16"
+    return 2 if dtype == "bfloat16" else 4
+
+
+def rows_at_once(config: Config, mesh: MeshSizes) -> int:
+    """Responses that one copy of the model decodes at once, at most."""
+    prompts = config.data.gen_batch_size or config.data.train_batch_size
+    responses = max(prompts * config.rollout.n, _evaluated_rows(config))
+    return min(config.rollout.max_num_seqs, -(-responses // mesh.replicas))
+
+
 def _evaluated_rows(config: Config) -> int:
     """Responses of an evaluation; as many as fit at once where the number of problems isn't known."""
-    problems = config.data.val_size
-    if problems is None:
-        problems = GENERATED[config.data.val][1] if config.data.val in GENERATED else config.rollout.max_num_seqs
-    return problems * config.rollout.val_kwargs.n
+    problems = evaluated_problems(config)
+    return (config.rollout.max_num_seqs if problems is None else problems) * config.rollout.val_kwargs.n
 
 
-def _update(config: Config, size: ModelSize, width: int) -> dict[str, float]:
-    """What the backward pass of the largest micro-batch needs, and the logits of a chunk."""
-    actor = config.actor
+def evaluated_problems(config: Config) -> int | None:
+    """Problems of an evaluation; None where only the file would tell."""
+    if config.data.val_size is not None:
+        return config.data.val_size
+    return GENERATED[config.data.val][1] if config.data.val in GENERATED else None
+
+
+def _update(config: Config, size: ModelSize, mesh: MeshSizes, *, churn: int) -> dict[str, float]:
+    """What the backward pass of the largest micro-batch needs, and the logits of a chunk.
+
+    Args:
+        config: of the run.
+        size: of the model.
+        mesh: the processes; those of a Ulysses group share the tokens.
+        churn: layers that the allocator holds although they are freed, with gradient checkpointing.
+    """
+    actor, width = config.actor, bytes_of(config)
     length = config.data.max_prompt_length + config.data.max_response_length
-    responses = config.mini_batch_size * config.rollout.n
+    responses = -(-config.mini_batch_size * config.rollout.n // mesh.dp)
     if actor.use_dynamic_bsz:
-        tokens = min(max(actor.ppo_max_token_len_per_gpu, length), responses * length)
+        packed = min(max(actor.ppo_max_token_len_per_gpu, length), responses * length)
     else:
-        tokens = min(actor.ppo_micro_batch_size_per_gpu or responses, responses) * length
-    layer = (6 * size.hidden + 4 * size.queries + 3 * size.keys + 4 * size.intermediate) * width
+        packed = min(actor.ppo_micro_batch_size_per_gpu or responses, responses) * length
+    tokens = -(-packed // mesh.sp)
+    layer = size.kept_per_token * width
     layer += 4 * size.hidden * (width == 2)  # norms compute in float32
     # Checkpointing keeps each layer's input; one layer is computed again, and its gradients are as large.
-    kept = size.layers * size.hidden * width + 2 * layer
+    kept = size.layers * size.hidden * width + (2 + churn) * layer
     activations = tokens * (kept if config.model.enable_gradient_checkpointing else size.layers * layer)
+    if mesh.sp > 1:
+        activations += 2 * packed * size.hidden * width  # what comes out of the model is whole, and its gradient
     chunk = min(tokens * size.vocab, max(LOGITS_AT_ONCE, size.vocab))
     if not size.native:  # whole sequences, padded: scores of every token with every other, before and after softmax
         activations += size.layers * size.heads * tokens * length * (2 * width + 4)

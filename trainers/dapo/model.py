@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from dapo.errors import ModelError
@@ -17,19 +17,25 @@ from dapo.model_base import ModelShape, PolicyModel
 from dapo.model_config import DecoderConfig, first_id, is_native
 from dapo.model_decoder import Decoder
 from dapo.model_logprobs import flops_per_token, response_logprobs
+from dapo.parallel import ALONE, World
+from dapo.sharding import rows_here, rows_of
 from dapo.tokenizer import Tokenizer
+from dapo.weight_files import WEIGHTS, weight_files
+from dapo.weight_shapes import expected_shapes, misfits
+
+if TYPE_CHECKING:
+    from dapo.engine_vllm import VllmEngine
 
 __all__ = [
     "Decoder",
     "DecoderConfig",
     "Policy",
+    "Spread",
     "flops_per_token",
     "load_policy",
     "response_logprobs",
     "save_policy",
 ]
-
-WEIGHTS = "model.safetensors"
 
 
 @dataclass(slots=True)
@@ -39,10 +45,26 @@ class Policy:
     model: PolicyModel
     tokenizer: Tokenizer
     config: ModelShape
+    world: World = ALONE
+    """The processes that it is spread over."""
+    served: VllmEngine | None = None
+    """The engine of a package, in a process of its own, once it was asked for."""
 
 
-def load_policy(path: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu") -> Policy:
+Spread = Callable[[Policy], None]
+"""Spreads a policy over the processes that train it."""
+
+
+def load_policy(
+    path: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu", spread: Spread | None = None
+) -> Policy:
     """Load a Hugging Face folder, by transformers where our decoder doesn't compute it; weights may be sharded.
+
+    Args:
+        path: the folder.
+        dtype: torch's name of the weights' type.
+        device: where they lie.
+        spread: called while the decoder has no weights yet, so that each process reads and holds its own rows only.
 
     Raises:
         ModelError: not such a folder, a model that neither computes, or damaged weights.
@@ -57,7 +79,10 @@ def load_policy(path: str | Path, *, dtype: str = "float32", device: str | torch
     except ModelError as error:
         raise ModelError(f"{folder / 'config.json'}: {error}") from error
     if config is None:
-        return _load_foreign(folder, raw, dtype, device)
+        policy = _load_foreign(folder, raw, dtype, device)
+        if spread is not None:
+            spread(policy)
+        return policy
     tokenizer = Tokenizer.load(folder, config.eos_token_id, config.pad_token_id)
     if tokenizer.vocab_size > config.vocab_size:
         raise ModelError(
@@ -65,15 +90,17 @@ def load_policy(path: str | Path, *, dtype: str = "float32", device: str | torch
             "tokens of tokenizer.json; save model and tokenizer together"
         )
     with torch.device("meta"):
-        model = Decoder(config)
-    state = {name: tensor.to(getattr(torch, dtype)) for name, tensor in _read_weights(folder).items()}
-    if config.tie_word_embeddings:
-        state.pop("lm_head.weight", None)
-    try:
-        model.load_state_dict(state, assign=True)
-    except RuntimeError as error:
-        raise ModelError(f"{folder}: the weights don't fit config.json ({error})") from error
-    return Policy(model.to(device).requires_grad_(True), tokenizer, config)
+        policy = Policy(Decoder(config).to(getattr(torch, dtype)), tokenizer, config)
+    if spread is not None:
+        spread(policy)
+    with weight_files(folder) as files:
+        if wrong := misfits(expected_shapes(config), files.shapes):
+            raise ModelError(f"{folder}: the weights don't fit config.json ({'; '.join(wrong)})")
+        policy.model.to_empty(device=device)
+        with torch.no_grad():
+            for name, weight in policy.model.named_parameters():
+                rows_of(weight).copy_(files.read(name, rows_here(weight)))
+    return policy
 
 
 def _load_foreign(folder: Path, raw: dict[str, Any], dtype: str, device: str | torch.device) -> Policy:
@@ -87,26 +114,19 @@ def _load_foreign(folder: Path, raw: dict[str, Any], dtype: str, device: str | t
     return Policy(model, tokenizer, model.config)
 
 
-def save_policy(policy: Policy, folder: str | Path) -> None:
-    """Write config.json, model.safetensors (an adapter merged) and the tokenizer, as `from_pretrained` reads them."""
+def save_policy(policy: Policy, folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write config.json, model.safetensors (an adapter merged) and the tokenizer, as `from_pretrained` reads them.
+
+    Args:
+        policy: what to save.
+        folder: is made if it isn't there.
+        weights: its model's `saved_state()`, where that was asked for already.
+    """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.saved_state().items()}
+    weights = policy.model.saved_state() if weights is None else weights
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     save_file(state, target / WEIGHTS, metadata={"format": "pt"})
     config = policy.config.to_dict() | {"dtype": str(policy.model.head_weight.dtype).removeprefix("torch.")}
     (target / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
     policy.tokenizer.save(target)
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return all tensors of a folder, from one file or from the shards that its index names."""
-    index = folder / f"{WEIGHTS}.index.json"
-    try:
-        names = {WEIGHTS}
-        if not (folder / WEIGHTS).is_file() and index.is_file():
-            names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        tensors = {key: tensor for name in sorted(names) for key, tensor in load_file(folder / name).items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise ModelError(f"{folder}: weights can't be read ({error}); need {WEIGHTS}, whole or in shards") from error
-    # Old checkpoints also hold the rotary frequencies, which config.json states.
-    return {key: tensor for key, tensor in tensors.items() if not key.endswith("rotary_emb.inv_freq")}

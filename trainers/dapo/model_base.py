@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
+from dapo.parallel import ITSELF, Group
+
 if TYPE_CHECKING:
-    from dapo.rollout import Sampling
+    from dapo.config import RolloutConfig
+    from dapo.engine_base import RolloutEngine
 
 
 class ModelShape(Protocol):
@@ -39,18 +41,6 @@ class ModelShape(Protocol):
         """The content of `config.json`."""
 
 
-class GenerationEngine(Protocol):
-    """Generates from a model's weights as they were when it was made; `rollout.Engine` documents it."""
-
-    def prefill(self, prompts: Sequence[Sequence[int]], owner: Tensor, room: int) -> Any:
-        """Read the prompts; what is returned has the last `hidden` states [N, hidden]."""
-
-    def decode(
-        self, cache: Any, uniforms: Tensor, limits: Tensor, sampling: Sampling, eos_id: int
-    ) -> tuple[Tensor, Tensor]:
-        """Draw tokens [N, R] and their log-probabilities [N, R]."""
-
-
 class PolicyModel(nn.Module, ABC):
     """A causal language model."""
 
@@ -59,6 +49,10 @@ class PolicyModel(nn.Module, ABC):
     """Compute layers again in the backward pass, where the model can."""
     remove_padding: bool = True
     """Pack sequences, where the model can."""
+    compiled: bool = False
+    """Compile the scoring and, where the model can, its feed-forward parts."""
+    sequence_group: Group = ITSELF
+    """The processes that share each sequence, where the model can."""
 
     @property
     @abstractmethod
@@ -79,8 +73,8 @@ class PolicyModel(nn.Module, ABC):
         """Names of the layers that an adapter can be added to; the head is none of them."""
 
     @abstractmethod
-    def engine(self) -> GenerationEngine:
-        """Return what generates from the weights as they are."""
+    def engine(self, rollout: RolloutConfig, tp: Group = ITSELF) -> RolloutEngine:
+        """Return what generates from the weights as they are, of which each of `tp` has a part where the model can."""
 
     @abstractmethod
     def saved_state(self) -> dict[str, Tensor]:

@@ -9,20 +9,25 @@ causal query never sees it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from dapo.compiling import compiled
 from dapo.model_base import PolicyModel
 from dapo.model_config import DecoderConfig, RopeScaling
-from dapo.model_projections import ALL_LINEAR
+from dapo.parallel import ITSELF, Group
+from dapo.sharding import whole_tensor
+from dapo.ulysses import padded_share, to_heads, to_tokens, whole
+from dapo.weight_shapes import ALL_LINEAR
 
 if TYPE_CHECKING:
-    from dapo.rollout import Engine
+    from dapo.config import RolloutConfig
+    from dapo.engine import Engine
 
 _BASE, _LORA = ".base_layer", ".lora_"
 """In the names that peft gives to a wrapped projection's own weights and to its adapter's."""
@@ -46,6 +51,8 @@ class Layout:
     """[T'] index in the hidden states of each laid-out token, where sequences share some; None: its own index."""
     gather: Tensor | None = None
     """[U] laid-out index at which the attention of each hidden state is read; None: its own index."""
+    group: Group = ITSELF
+    """The processes that share the sequences: each has an equal share of the hidden states."""
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device, fill: float = BUCKET_FILL) -> Layout:
@@ -83,7 +90,8 @@ class Layout:
         gather = unset.scatter_reduce(0, places, self.inverse.cpu(), "amin").to(device)
         spread = places.to(device)[self.source]
         stored = torch.arange(len(gather), device=device)
-        return Layout(stored, self.positions[gather], stored, self.buckets, spread, gather)
+        positions = self.positions[gather]
+        return replace(self, source=stored, positions=positions, inverse=stored, spread=spread, gather=gather)
 
 
 class RMSNorm(nn.Module):
@@ -96,9 +104,14 @@ class RMSNorm(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Normalise the last dimension of `hidden` [..., size]."""
-        wide = hidden.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * (wide * scale).to(hidden.dtype)
+        return rms_norm(hidden, self.weight, self.eps)
+
+
+def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Normalise the last dimension of `hidden` [..., size] by its root mean square, and scale it by `weight` [size]."""
+    wide = hidden.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return weight * (wide * scale).to(hidden.dtype)
 
 
 class Attention(nn.Module):
@@ -134,24 +147,31 @@ class Attention(nn.Module):
         return torch.cat([effective_weight(part) for part in parts]), bias
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
-        """Attend causally within each sequence of `hidden` [T', hidden] or, shared, [U, hidden]."""
+        """Attend causally within each sequence of `hidden` [T', hidden] or, shared, [U, hidden], or a share of them."""
         qkv = F.linear(hidden, *self.fused_qkv()).view(-1, self.heads + 2 * self.kv_heads, self.head_dim)
         turned = rotate(self.normalise(qkv[:, : self.heads + self.kv_heads]), cos, sin)
-        queries, keys = turned[:, : self.heads], turned[:, self.heads :]
-        values = qkv[:, self.heads + self.kv_heads :]
+        total, group = len(layout.source), layout.group
+        queries, keys = (to_heads(part, group, total) for part in (turned[:, : self.heads], turned[:, self.heads :]))
+        values = to_heads(qkv[:, self.heads + self.kv_heads :], group, total)
         if layout.spread is not None:
             queries, keys, values = (x.index_select(0, layout.spread) for x in (queries, keys, values))
-        outputs, start = [], 0
-        for rows, length in layout.buckets:
-            part = slice(start, start + rows * length)
-            q, k, v = (x[part].view(rows, length, -1, self.head_dim).transpose(1, 2) for x in (queries, keys, values))
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
-            outputs.append(out.transpose(1, 2).reshape(rows * length, -1))
-            start = part.stop
-        attended = torch.cat(outputs)
+        attended = bucket_attention(queries, keys, values, layout.buckets)
         if layout.gather is not None:
             attended = attended.index_select(0, layout.gather)
-        return torch.as_tensor(self.o_proj(attended))
+        mixed = to_tokens(attended, group, len(hidden)).flatten(1)
+        return torch.as_tensor(self.o_proj(mixed))
+
+
+def bucket_attention(queries: Tensor, keys: Tensor, values: Tensor, buckets: Sequence[tuple[int, int]]) -> Tensor:
+    """Attend causally within each sequence of laid-out heads [T', heads, head_dim]; see `Layout.buckets`."""
+    outputs, start = [], 0
+    for rows, length in buckets:
+        part = slice(start, start + rows * length)
+        q, k, v = (x[part].view(rows, length, -1, x.shape[-1]).transpose(1, 2) for x in (queries, keys, values))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+        outputs.append(out.transpose(1, 2).reshape(rows * length, -1, queries.shape[-1]))
+        start = part.stop
+    return torch.cat(outputs)
 
 
 def effective_weight(projection: nn.Module) -> Tensor:
@@ -165,16 +185,20 @@ def effective_weight(projection: nn.Module) -> Tensor:
 
 def adapter_state(model: nn.Module) -> dict[str, Tensor]:
     """The adapter's tensors by name; empty where there is none."""
-    return {name: tensor for name, tensor in model.state_dict().items() if _LORA in name}
+    return {name: whole_tensor(tensor) for name, tensor in model.state_dict().items() if _LORA in name}
 
 
 def merged_state(model: nn.Module) -> dict[str, Tensor]:
     """All weights by their names in a Hugging Face folder, with what an adapter adds to them."""
-    state = {name.replace(_BASE, ""): tensor for name, tensor in model.state_dict().items() if _LORA not in name}
+    state = {
+        name.replace(_BASE, ""): whole_tensor(tensor)
+        for name, tensor in model.state_dict().items()
+        if _LORA not in name
+    }
     with torch.no_grad():
         for name, module in model.named_modules():
             if hasattr(module, "get_delta_weight"):
-                state[f"{name}.weight"] = effective_weight(module)
+                state[f"{name}.weight"] = whole_tensor(effective_weight(module))
     return state
 
 
@@ -195,6 +219,9 @@ class MLP(nn.Module):
 class Layer(nn.Module):
     """Attention and MLP, each behind a norm and a residual."""
 
+    compiled: bool = False
+    """Compile the part after attention."""
+
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.self_attn = Attention(config)
@@ -205,7 +232,12 @@ class Layer(nn.Module):
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
         """Map `hidden` [T', hidden] to the same shape."""
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), cos, sin, layout)
-        return torch.as_tensor(hidden + self.mlp(self.post_attention_layernorm(hidden)))
+        return (compiled(feed_forward) if self.compiled else feed_forward)(self, hidden)
+
+
+def feed_forward(layer: Layer, hidden: Tensor) -> Tensor:
+    """What a layer does after attention; maps `hidden` [T', hidden] to the same shape."""
+    return torch.as_tensor(hidden + layer.mlp(layer.post_attention_layernorm(hidden)))
 
 
 class Trunk(nn.Module):
@@ -244,11 +276,16 @@ class Decoder(PolicyModel):
         """Names of the layers that an adapter can be added to."""
         return ALL_LINEAR
 
-    def engine(self) -> Engine:
-        """Return what generates from the weights as they are."""
-        from dapo.rollout import Engine
+    @property
+    def blocks(self) -> Sequence[Layer]:
+        """The layers, first to last."""
+        return cast(Sequence[Layer], self.model.layers)
 
-        return Engine(self)
+    def engine(self, rollout: RolloutConfig, tp: Group = ITSELF) -> Engine:
+        """Return what generates from the weights as they are."""
+        from dapo.engine import Engine
+
+        return Engine(self, rollout, tp)
 
     def saved_state(self) -> dict[str, Tensor]:
         """All weights by their names in a Hugging Face folder, an adapter merged."""
@@ -271,15 +308,19 @@ class Decoder(PolicyModel):
         longest = max(length for _, length in layout.buckets)
         if places is not None:
             layout = layout.shared(places)
-        hidden = self.model.embed_tokens(input_ids[layout.source])
+        layout = replace(layout, group=self.sequence_group)
+        hidden = self.model.embed_tokens(input_ids[padded_share(layout.source, layout.group)])
         cos, sin = rope_table(self.config, longest, hidden)
-        cos, sin = cos[layout.positions].unsqueeze(1), sin[layout.positions].unsqueeze(1)
-        for layer in self.model.layers:
+        positions = padded_share(layout.positions, layout.group)
+        cos, sin = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
+        for layer in self.blocks:
+            layer.compiled = self.compiled
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 hidden = checkpoint(layer, hidden, cos, sin, layout, use_reentrant=False)
             else:
                 hidden = layer(hidden, cos, sin, layout)
-        return torch.as_tensor(self.model.norm(hidden[layout.inverse]))
+        hidden = whole(torch.as_tensor(self.model.norm(hidden)), layout.group, len(layout.source))
+        return hidden[layout.inverse]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits [..., vocab] of hidden states [..., hidden]."""

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from dapo.compiling import compiled
 from dapo.model_base import ModelShape, PolicyModel
+from dapo.ulysses import alike, padded_share
 
 CHUNK_ELEMENTS = 2**22
 """Logits held at once (16 MiB in float32); more tokens than that are recomputed in the backward pass."""
@@ -47,12 +49,21 @@ def response_logprobs(
         tokens = torch.tensor([token for pair in sequences for part in pair for token in part], device=device)
         hidden = model.hidden_packed(tokens, starts)[(targets - 1).to(device)]
         labels = tokens[targets.to(device)]
+    group, total = model.sequence_group, len(labels)
+    hidden, labels = padded_share(hidden, group), padded_share(labels, group)
+    logprobs, entropy = _score_in_chunks(model, hidden, labels, temperature)
+    return alike(logprobs, group, total), alike(entropy, group, total)
+
+
+def _score_in_chunks(model: PolicyModel, hidden: Tensor, labels: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Score without ever holding more logits than `CHUNK_ELEMENTS`."""
     size = max(1, CHUNK_ELEMENTS // model.config.vocab_size)
     if len(labels) <= size:
-        return _score(model.logits, hidden, labels, temperature)
+        return _score(model.logits, hidden, labels, temperature, model.compiled)
     parts = [slice(start, start + size) for start in range(0, len(labels), size)]
     chunks = [
-        checkpoint(_score, model.logits, hidden[part], labels[part], temperature, use_reentrant=False) for part in parts
+        checkpoint(_score, model.logits, hidden[part], labels[part], temperature, model.compiled, use_reentrant=False)
+        for part in parts
     ]
     return torch.cat([chunk[0] for chunk in chunks]), torch.cat([chunk[1] for chunk in chunks])
 
@@ -73,10 +84,15 @@ def _shared(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[l
 
 
 def _score(
-    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, temperature: float
+    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, temperature: float, compile_it: bool
 ) -> tuple[Tensor, Tensor]:
     """Return log-probability of `labels` [N] and entropy [N] at `hidden` [N, hidden]."""
-    logprobs = torch.log_softmax(logits_of(hidden).float() / temperature, -1)
+    return (compiled(measured) if compile_it else measured)(logits_of(hidden), labels, temperature)
+
+
+def measured(logits: Tensor, labels: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return log-probability of `labels` [N] and entropy [N] under `logits` [N, vocab]."""
+    logprobs = torch.log_softmax(logits.float() / temperature, -1)
     entropy = -(logprobs.exp() * logprobs).sum(-1)
     return logprobs.gather(1, labels.unsqueeze(1)).squeeze(1), entropy
 

@@ -10,17 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dapo.draws import Sampling, draw
+from dapo.engine_base import Rows, Sampled, check_finite, cut
 from dapo.errors import ModelError
 from dapo.model_base import PolicyModel
 from dapo.model_config import ForeignConfig, first_id
 from dapo.model_decoder import merged_state
-from dapo.rollout import Sampling, draw
+from dapo.parallel import ITSELF, Group
+
+if TYPE_CHECKING:
+    from dapo.config import RolloutConfig
 
 PROBE = 6
 """Tokens on which a model's logits are compared with its head on its last hidden states."""
@@ -74,9 +79,10 @@ class ForeignDecoder(PolicyModel):
         first = order.new_empty(len(input_ids)).scatter_reduce(0, places, order, "amin", include_self=False)
         return torch.as_tensor(hidden[first])
 
-    def engine(self) -> ForeignEngine:
-        """Return what generates from the weights as they are."""
-        return ForeignEngine(self)
+    def engine(self, rollout: RolloutConfig, tp: Group = ITSELF) -> ForeignEngine:
+        """Return what generates from the weights as they are; `tp` is one process, as `sharding.shard` sees to."""
+        del tp
+        return ForeignEngine(self, rollout.max_num_seqs)
 
     def saved_state(self) -> dict[str, Tensor]:
         """Weights by transformers' names, those that share memory once."""
@@ -105,15 +111,21 @@ class ForeignCache:
 
 
 class ForeignEngine:
-    """Generates as `rollout.Engine` does, with transformers' cache."""
+    """Generates with transformers' cache, which no row can enter later: `size` rows after the other."""
 
-    def __init__(self, model: ForeignDecoder) -> None:
+    def __init__(self, model: ForeignDecoder, size: int) -> None:
         self.model = model
+        self.size = size
         self.device = model.head_weight.device
 
-    def prefill(self, prompts: Sequence[Sequence[int]], owner: Tensor, room: int) -> ForeignCache:
-        """Run each prompt once; `room` is not needed, since the cache grows."""
-        del room
+    @torch.inference_mode()
+    def sample(self, rows: Rows, sampling: Sampling, eos_id: int) -> list[Sampled]:
+        """Sample N responses; see `engine_base.RolloutEngine.sample`."""
+        waves = (rows.wave(first, self.size) for first in range(0, len(rows.owners), self.size))
+        return [response for wave in waves for response in self._sample_wave(wave, sampling, eos_id)]
+
+    def prefill(self, prompts: Sequence[Sequence[int]], owner: Tensor) -> ForeignCache:
+        """Run each prompt once and hand its keys and values to every row; `owner` [N] is the index of its prompt."""
         rows, owner = prompts, owner.to(self.device)
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         longest = int(lengths.max())
@@ -131,26 +143,25 @@ class ForeignEngine:
         cache.positions = cache.positions + 1
         return hidden
 
-    def decode(
-        self, cache: ForeignCache, uniforms: Tensor, limits: Tensor, sampling: Sampling, eos_id: int
-    ) -> tuple[Tensor, Tensor]:
-        """Draw tokens [N, R] and log-probabilities [N, R]; see `rollout.Engine.decode`."""
-        uniforms, limits = uniforms.to(self.device), limits.to(self.device)
+    def _sample_wave(self, rows: Rows, sampling: Sampling, eos_id: int) -> list[Sampled]:
+        cache = self.prefill(rows.prompts, rows.owners)
+        hidden = cache.hidden
+        check_finite(hidden)
+        uniforms, limits = rows.uniforms.to(self.device), rows.limits.to(self.device)
         tokens = torch.full(uniforms.shape, eos_id, device=self.device)
         logprobs = torch.zeros(uniforms.shape, device=self.device)
-        rows = torch.arange(len(uniforms), device=self.device)
-        hidden = cache.hidden
+        live = torch.arange(len(uniforms), device=self.device)
         for step in range(uniforms.shape[1]):
-            token, logprob = draw(self.model.logits(hidden).float(), uniforms[rows, step], sampling)
-            tokens[rows, step], logprobs[rows, step] = token, logprob
-            alive = ((token != eos_id) & (step + 1 < limits[rows])).nonzero().squeeze(1)
+            token, logprob = draw(self.model.logits(hidden).float(), uniforms[live, step], sampling)
+            tokens[live, step], logprobs[live, step] = token, logprob
+            alive = ((token != eos_id) & (step + 1 < limits[live])).nonzero().squeeze(1)
             if len(alive) == 0:
                 break
-            if len(alive) < len(rows):
+            if len(alive) < len(live):
                 cache.keep(alive)
-                rows, token = rows[alive], token[alive]
+                live, token = live[alive], token[alive]
             hidden = self.advance(cache, token)
-        return tokens.cpu(), logprobs.cpu()
+        return cut(tokens.cpu(), logprobs.cpu(), rows.limits, eos_id)
 
     def _run(self, ids: Tensor, mask: Tensor, positions: Tensor, past: Any) -> tuple[Tensor, Any]:
         """Return what follows the last column [N, hidden], and the cache."""
@@ -158,6 +169,27 @@ class ForeignEngine:
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=past, use_cache=True
         )
         return hidden[:, -1], past
+
+
+def check_loads(folder: Path) -> None:
+    """See that transformers has a model for a folder's config.json; builds it without memory, reads no weights.
+
+    Raises:
+        ModelError: it knows no such family, needs code from the folder, or can't build it.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):
+            shape = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            cast(Any, AutoModelForCausalLM).from_config(shape, trust_remote_code=False, attn_implementation="eager")
+    except Exception as error:  # transformers raises of any kind
+        raise _cant_load(folder, error) from error
+
+
+def _cant_load(folder: Path, error: Exception) -> ModelError:
+    reason = " ".join(str(error).split())[:300]
+    return ModelError(f"{folder}: transformers can't load it ({type(error).__name__}: {reason})")
 
 
 def load_foreign(folder: Path, raw: dict[str, Any], dtype: str, device: str | torch.device) -> ForeignDecoder:
@@ -183,8 +215,7 @@ def load_foreign(folder: Path, raw: dict[str, Any], dtype: str, device: str | to
         )
         shape = _shape(raw, theirs)
     except Exception as error:  # transformers raises of any kind
-        reason = " ".join(str(error).split())[:300]
-        raise ModelError(f"{folder}: transformers can't load it ({type(error).__name__}: {reason})") from error
+        raise _cant_load(folder, error) from error
     lacking = sorted(found["missing_keys"])  # which transformers would draw at random
     if lacking:
         raise ModelError(f"{folder}: the weights don't fit config.json: got none for {', '.join(lacking[:5])}, …")
@@ -211,8 +242,8 @@ def _check_generation(model: ForeignDecoder, folder: Path) -> None:
     starts = torch.tensor([0, *map(len, texts)]).cumsum(0)
     scored = model.hidden_packed(torch.tensor(sum(texts, []), device=device), starts)[starts[1:] - 1]
     try:
-        engine = model.engine()
-        cache = engine.prefill(prompts, torch.arange(2), 2)
+        engine = ForeignEngine(model, len(prompts))
+        cache = engine.prefill(prompts, torch.arange(2))
         for column in zip(*more, strict=True):
             hidden = engine.advance(cache, torch.tensor(column, device=device))
     except Exception as error:  # a family without such a cache fails in its own way

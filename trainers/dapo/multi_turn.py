@@ -16,9 +16,13 @@ import torch
 
 from dapo.batch import Response, Turns
 from dapo.config import Config
+from dapo.draws import Sampling
+from dapo.engine_base import Rows
+from dapo.exchange import pack_responses, unpack_responses
 from dapo.framing import Framing
 from dapo.model import Policy
-from dapo.rollout import Rows, Sampling, generate, sample_rows
+from dapo.parallel import interleaved
+from dapo.rollout import engine_of, sample_rows
 from dapo.tool_calls import Call, read_calls, without_calls
 from dapo.tools import Toolbox
 
@@ -36,7 +40,8 @@ def converse(
 ) -> list[list[Response]]:
     """Sample `n` responses to each prompt, with tools where they were offered.
 
-    The first turn's tokens are those that `rollout.generate` draws from the same generator.
+    Of several processes each samples a share, and all return all. Each response has its own random numbers, drawn up
+    front, so that one response's length never changes another.
 
     Args:
         policy: model and tokenizer.
@@ -53,31 +58,18 @@ def converse(
         ModelError: the chat template has no place for what a tool answers.
         DapoError: a tool can't be started.
     """
-    room = config.data.max_response_length
-    if toolbox is None or not any(offered):
-        return generate(
-            policy,
-            prompts,
-            n,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            max_response_length=room,
-            max_num_seqs=config.rollout.max_num_seqs,
-            generator=generator,
-        )
-    owners = torch.arange(len(prompts)).repeat_interleave(n)
-    uniforms = torch.rand(len(owners), room, generator=generator)
-    talk = _Conversations(policy, sampling, config, toolbox, uniforms)
-    flat = talk.sample(Rows(prompts, owners, uniforms, torch.full((len(owners),), room)))
-    talk.go_on(
-        {
-            place: _Conversation(prompts[owner], flat[place])
-            for place, owner in enumerate(owners.tolist())
-            if offered[owner]
-        }
-    )
-    return [flat[start : start + n] for start in range(0, len(flat), n)]
+    if not prompts:
+        return []
+    world, replicas = policy.world, policy.world.replicas
+    uniforms = torch.rand(len(prompts), n, config.data.max_response_length, generator=generator)
+    mine = replicas.mine(range(len(prompts)))
+    talk = _Conversations(policy, sampling, config, toolbox, uniforms[mine].flatten(0, 1))
+    found = talk.hold([prompts[place] for place in mine], [offered[place] for place in mine]) if mine else []
+    groups = [found[start : start + n] for start in range(0, len(found), n)]
+    if world.size == 1:
+        return groups
+    parts = world.gather(pack_responses(groups) if world.tp.rank == 0 else b"")
+    return interleaved([unpack_responses(part) for part in parts if part])
 
 
 class _Conversation:
@@ -120,21 +112,30 @@ class _Conversations:
     """A batch of responses in progress, and what they share."""
 
     def __init__(
-        self, policy: Policy, sampling: Sampling, config: Config, toolbox: Toolbox, uniforms: torch.Tensor
+        self, policy: Policy, sampling: Sampling, config: Config, toolbox: Toolbox | None, uniforms: torch.Tensor
     ) -> None:
         self.tokenizer = policy.tokenizer
-        self.engine = policy.model.engine()
+        self.engine = engine_of(policy, config)
         self.sampling = sampling
         self.toolbox = toolbox
         self.uniforms = uniforms
         """[N, R] by place in the batch and place in the response."""
         self.settings = config.rollout.multi_turn
-        self.waves = config.rollout.max_num_seqs
-        self.framing = Framing(policy.tokenizer, config.data.prompt_template, toolbox.signatures)
+        self.framing = Framing(policy.tokenizer, config.data.prompt_template, toolbox.signatures if toolbox else ())
+
+    def hold(self, prompts: Sequence[list[int]], offered: Sequence[bool]) -> list[Response]:
+        """Sample the responses to these prompts, equally many each, to their ends."""
+        total, room = self.uniforms.shape
+        owners = torch.arange(len(prompts)).repeat_interleave(total // len(prompts))
+        flat = self.sample(Rows(prompts, owners, self.uniforms, torch.full((total,), room)))
+        if self.toolbox is not None:
+            begun = enumerate(owners.tolist())
+            self.go_on({place: _Conversation(prompts[owner], flat[place]) for place, owner in begun if offered[owner]})
+        return flat
 
     def sample(self, rows: Rows) -> list[Response]:
         """Sample one turn of each row."""
-        return sample_rows(self.engine, self.tokenizer, rows, self.sampling, self.waves)
+        return sample_rows(self.engine, self.tokenizer, rows, self.sampling)
 
     def go_on(self, talking: dict[int, _Conversation]) -> None:
         """Continue conversations, by their places in the batch, from their first turns to their ends."""
@@ -158,6 +159,8 @@ class _Conversations:
 
     def _answered(self, talking: dict[int, _Conversation]) -> dict[int, _Conversation]:
         """Answer the calls in the last turns, all at once, and return the conversations that go on."""
+        if self.toolbox is None:
+            return {}
         asked = {place: calls for place, one in talking.items() if (calls := self._calls(one))}
         results = iter(self.toolbox.answer([call for calls in asked.values() for call in calls]))
         live = {}

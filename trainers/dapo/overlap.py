@@ -11,6 +11,8 @@ from dapo.data import MAX_NAMED, Dataset
 from dapo.errors import DataError
 from dapo.public_data import statement
 
+UNSEEN = "problems that no trial is evaluated on, since the search chooses by those"
+
 logger = logging.getLogger(__name__)
 
 
@@ -27,6 +29,16 @@ def overlap_fault(train: Dataset, val: Dataset, config: Config) -> Fault | None:
         got = f"{config.data.train!r}, all {len(trained)} problems of which stand in data.val"
         return Fault("data.train", got, "problems that aren't evaluated on", "name another set")
     return None
+
+
+def seen_fault(searched: Dataset, confirming: Dataset, source: str) -> Fault | None:
+    """Return the fault of problems, named `source`, that are to confirm a search and that it evaluates on itself."""
+    evaluated = _statements(searched)
+    seen = [problem.problem_id for problem in confirming.problems if _statement(problem) in evaluated]
+    if not seen:
+        return None
+    got = f"{source!r}, {len(seen)} of whose {len(confirming.problems)} problems the search evaluates on"
+    return Fault("data.val", f"{got} ({', '.join(seen[:MAX_NAMED])})", UNSEEN, "take these out, or name another set")
 
 
 def held_apart(train: Dataset, val: Dataset, config: Config) -> Dataset:

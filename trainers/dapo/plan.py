@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dapo.checkpoint import RunState
 from dapo.config import Config
+from dapo.data import Prompts
 from dapo.expected_rounds import describe_rounds
 from dapo.update import learning_rate
 
@@ -23,9 +24,11 @@ def epochs(state: RunState, prompts: int) -> float:
     return (state.prompts_drawn + state.prompts_chosen) / prompts
 
 
-def progress_metrics(state: RunState, config: Config, prompts: int) -> dict[str, float]:
-    """Planned and real updates and epochs, by metric name; `prompts` is the size of the training set."""
+def progress_metrics(state: RunState, config: Config, train_set: Prompts) -> dict[str, float]:
+    """Planned and real updates and epochs, and how often the training set repeats a problem, by metric name."""
+    prompts = len(train_set)
     return {
+        "data/rows_per_problem": train_set.copies,
         "actor/skipped_updates": float(state.skipped_updates),
         "actor/updates": float(state.step - state.skipped_updates),
         "actor/updates_planned": float(config.planned_updates(prompts)),

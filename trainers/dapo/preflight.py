@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,18 +12,19 @@ from dapo.arithmetic import WORDS
 from dapo.batch import Fault
 from dapo.config import Config
 from dapo.config_multi_turn import MultiTurnConfig
-from dapo.config_section import Section
 from dapo.data import GENERATED, Dataset, load_dataset
 from dapo.errors import DapoError, DataError, ModelError
-from dapo.filter_rule import KNOWN_METRICS, filter_rule
 from dapo.framing import Framing
 from dapo.metric_names import unreported
 from dapo.model_folder import find_model
-from dapo.overlap import overlap_fault
+from dapo.overlap import UNSEEN, overlap_fault, seen_fault
+from dapo.preflight_filter import filter_faults
 from dapo.preflight_lora import lora_faults
 from dapo.preflight_losses import loss_faults
 from dapo.preflight_model import model_faults
 from dapo.preflight_multi_turn import framing_faults, multi_turn_faults
+from dapo.preflight_rollout import rollout_faults
+from dapo.resuming import trains_otherwise
 from dapo.reward import import_reward_function
 from dapo.tokenizer import Tokenizer, byte_tokenizer
 from dapo.tool_calls import signatures_of
@@ -48,15 +50,14 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
         *_sets(config),
         *_data(config),
         *_batches(config),
-        *_fills(config),
         *_lengths(config),
-        *_filter(config),
-        *_unread(config),
+        *filter_faults(config),
         *_reward(config),
         *loss_faults(config, _planned_updates(config)),
         *multi_turn_faults(config),
         *lora_faults(config),
-        *_parallel(config, devices, heads),
+        *rollout_faults(config),
+        *parallel_faults(config, devices, heads),
         *_run(config),
     ]
 
@@ -69,6 +70,37 @@ def unreported_metrics(config: Config, metrics: Sequence[str]) -> list[Fault]:
     except DataError:  # told as a fault of data.val
         val = None
     return list(unreported(config, metrics, val))
+
+
+def confirming_faults(config: Config, confirming: Config) -> list[Fault]:
+    """Return what keeps runs of `confirming` from confirming those of `config` on problems that they haven't seen."""
+    return [*_trained_otherwise(config, confirming), *_seen(config, confirming)]
+
+
+def _trained_otherwise(config: Config, confirming: Config) -> Iterator[Fault]:
+    """What differs in more than how a run is measured."""
+    searched = config.flat()
+    for path, value in confirming.flat().items():
+        if trains_otherwise(path) and value != searched[path]:
+            need = f"{searched[path]!r}, as in the search: a run that is trained otherwise confirms nothing"
+            yield Fault(path, repr(value), need, "leave it out")
+
+
+def _seen(config: Config, confirming: Config) -> list[Fault]:
+    """Problems that the search evaluates on itself."""
+    searched, source = config.data.val, confirming.data.val
+    if Path(source).absolute() == Path(searched).absolute():
+        return [Fault("data.val", f"{source!r}, the search's own", UNSEEN, "name another set, or leave it out")]
+    if {source, searched} <= set(GENERATED) or _is_large(source) or _is_large(searched):
+        return []
+    try:
+        one, other = (_dataset(c.data.val, _stamp(c.data.val), c.reward.grader) for c in (config, confirming))
+    except DataError:  # told by `preflight`
+        return []
+    one = replace(one, problems=one.problems[: config.data.val_size])
+    other = replace(other, problems=other.problems[: confirming.data.val_size])
+    fault = seen_fault(one, other, source)
+    return [] if fault is None else [fault]
 
 
 def _sets(config: Config) -> Iterator[Fault]:
@@ -207,19 +239,6 @@ def _batches(config: Config) -> Iterator[Fault]:
         )
 
 
-def _fills(config: Config) -> Iterator[Fault]:
-    """All rounds together hold a batch, where a run that doesn't fill it ends."""
-    filtering = config.algorithm.filter_groups
-    rounds, batch = filtering.max_num_gen_batches, config.data.train_batch_size
-    if filtering.enable and filtering.on_exhausted == "error" and 0 < rounds * config.gen_batch_size < batch:
-        yield Fault(
-            "algorithm.filter_groups.max_num_gen_batches",
-            f"{rounds} rounds of {config.gen_batch_size} prompts",
-            f"at least data.train_batch_size ({batch}) prompts, of which some will be filtered",
-            "raise it or data.gen_batch_size, or set on_exhausted: train_partial",
-        )
-
-
 def _lengths(config: Config) -> Iterator[Fault]:
     longest = config.data.max_prompt_length + config.data.max_response_length
     if config.actor.ppo_max_token_len_per_gpu < longest:
@@ -239,89 +258,6 @@ def _lengths(config: Config) -> Iterator[Fault]:
         )
 
 
-def _filter(config: Config) -> Iterator[Fault]:
-    filtering, n = config.algorithm.filter_groups, config.rollout.n
-    if n < 2:
-        need = "at least 2: one response has nothing to be compared with, and no advantage"
-        yield Fault("rollout.n", str(n), need, "raise it")
-    yield from _pilot(config)
-    if not filtering.enable:
-        return
-    key = "algorithm.filter_groups"
-    if config.reward.grader != "custom" and filtering.metric not in KNOWN_METRICS:
-        need = f"one of {', '.join(KNOWN_METRICS)}, which is what the grader {config.reward.grader!r} returns"
-        yield Fault(f"{key}.metric", repr(filtering.metric), need, "name one of them, or use a custom grader")
-    bounds = {"threshold": filtering.threshold, "upper": filtering.upper}
-    for name, value in bounds.items():
-        if not math.isfinite(value):
-            yield Fault(f"{key}.{name}", str(value), "a finite number", "set it to one, or leave it out")
-    if filtering.statistic == "mean" and not filtering.threshold < filtering.upper:
-        need = f"less than {key}.upper, which is {filtering.upper}"
-        yield Fault(f"{key}.threshold", str(filtering.threshold), need, "lower it, or raise upper")
-    yield from _adaptive(config)
-    if filtering.surplus == "carry" and (config.rollout.top_p < 1.0 or config.rollout.top_k > 0):
-        got = f"carry, with top_p {config.rollout.top_p} and top_k {config.rollout.top_k}"
-        need = "rollout.top_p: 1 and top_k: -1, so that the log-probs of generation can be the update's old ones"
-        yield Fault(f"{key}.surplus", got, need, "set these, or surplus: drop")
-
-
-def _pilot(config: Config) -> Iterator[Fault]:
-    pilot, n = config.rollout.pilot_n, config.rollout.n
-    if pilot is not None and not 2 <= pilot < n:
-        need = f"from 2, so that responses can differ, to less than rollout.n, which is {n}"
-        do = f"set it to {max(n // 2, 2)}, say, or leave it out" if n > 2 else "raise rollout.n, or leave pilot_n out"
-        yield Fault("rollout.pilot_n", str(pilot), need, do)
-    if pilot is not None and not config.algorithm.filter_groups.enable:
-        need = "algorithm.filter_groups.enable: true, whose rule the pilots must pass"
-        yield Fault("rollout.pilot_n", str(pilot), need, "enable it, or leave pilot_n out")
-
-
-def _adaptive(config: Config) -> Iterator[Fault]:
-    filtering = config.algorithm.filter_groups
-    rule = filter_rule(filtering)
-    if rule is None or not filtering.adaptive.enable:
-        return
-    key = "algorithm.filter_groups.adaptive"
-    if filtering.max_num_gen_batches <= 0:
-        need = "algorithm.filter_groups.max_num_gen_batches > 0, a fraction of which says when to give way"
-        got = f"true, with max_num_gen_batches {filtering.max_num_gen_batches}"
-        yield Fault(f"{key}.enable", got, need, "set max_num_gen_batches to 10, say, or adaptive.enable: false")
-    if rule.bound <= filtering.adaptive.floor:
-        name = "tolerance" if filtering.statistic == "spread" else "threshold"
-        need = f"less than algorithm.filter_groups.{name}, which is {rule.bound}: there is nothing to lower"
-        yield Fault(f"{key}.floor", str(filtering.adaptive.floor), need, "lower it, or adaptive.enable: false")
-
-
-def _unread(config: Config) -> Iterator[Fault]:
-    """A knob that was set and that nothing reads, as the others stand, is a mistake, not a preference."""
-    filtering, selection = config.algorithm.filter_groups, config.data.selection
-    key, adaptive = "algorithm.filter_groups", filtering.adaptive
-    unread: list[tuple[Section, str, tuple[str, ...], str, str]] = []
-    if not filtering.enable:
-        off, do = "filter_groups.enable: false", "set that to true"
-        knobs = tuple(name for name in type(filtering).model_fields if name not in ("enable", "adaptive"))
-        unread.append((filtering, key, knobs, off, do))
-        unread.append((adaptive, f"{key}.adaptive", tuple(type(adaptive).model_fields), off, do))
-    else:
-        bounds = ("threshold", "upper") if filtering.statistic == "spread" else ("tolerance",)
-        unread.append((filtering, key, bounds, f"statistic: {filtering.statistic}", "set the other statistic"))
-        if filtering.surplus == "drop":
-            names: tuple[str, ...] = ("surplus_max_staleness",)
-            unread.append((filtering, key, names, "surplus: drop", "set surplus: carry"))
-        if not adaptive.enable:
-            names = ("start", "factor", "floor")
-            unread.append((adaptive, f"{key}.adaptive", names, "enable: false", "enable it"))
-    if selection.strategy == "shuffle":
-        names = ("target", "exploration", "forgetting")
-        unread.append((selection, "data.selection", names, "strategy: shuffle", "set strategy: thompson"))
-    for section, prefix, names, state, do in unread:
-        for name in names:
-            value = getattr(section, name)
-            if value != type(section).model_fields[name].default:
-                need = f"its default with {state}, which doesn't read it"
-                yield Fault(f"{prefix}.{name}", str(value), need, f"leave it out, or {do}")
-
-
 def _reward(config: Config) -> Iterator[Fault]:
     path = config.reward.custom_reward_function
     if path is not None:
@@ -338,8 +274,14 @@ def _reward(config: Config) -> Iterator[Fault]:
         yield Fault("reward.correct_reward", str(rewards[0]), need, "raise it")
 
 
-def _parallel(config: Config, devices: int, heads: tuple[int, int] | None) -> Iterator[Fault]:
-    """Tensor and sequence parallelism: sizes against devices and heads. This version runs on one device."""
+def parallel_faults(config: Config, devices: int, heads: tuple[int, int] | None) -> Iterator[Fault]:
+    """Tensor and sequence parallelism: sizes against devices and heads."""
+    trainer, fsdp_size = config.trainer, config.actor.fsdp_config.fsdp_size
+    if trainer.n_gpus_per_node is not None:
+        devices = trainer.n_gpus_per_node * trainer.nnodes
+    elif devices % trainer.nnodes:
+        need = f"a divisor of the {devices} devices at hand" if devices > 1 else "1, as there is 1 device at hand"
+        yield Fault("trainer.nnodes", str(trainer.nnodes), need, "lower it, or say n_gpus_per_node or hardware.devices")
     sizes = {
         "rollout.tensor_model_parallel_size": config.rollout.tensor_model_parallel_size,
         "actor.ulysses_sequence_parallel_size": config.actor.ulysses_sequence_parallel_size,
@@ -352,11 +294,12 @@ def _parallel(config: Config, devices: int, heads: tuple[int, int] | None) -> It
             yield Fault(key, str(size), f"at most {at_hand} at hand", "lower it, or add devices")
         elif devices % size:
             yield Fault(key, str(size), f"a divisor of the {devices} devices at hand", "lower it")
-        elif heads is not None and any(count % size for count in heads):
-            need = f"a divisor of the model's {heads[0]} attention heads and {heads[1]} key-value heads"
-            yield Fault(key, str(size), need, "lower it")
-        else:
-            yield Fault(key, str(size), "1: this trainer runs on one device", "set it to 1")
+        elif heads is not None and (heads[0] % size or (heads[1] % size and size % heads[1])):
+            need = f"a divisor of the model's {heads[0]} attention heads that divides its {heads[1]} key-value heads "
+            yield Fault(key, str(size), f"{need}or is a multiple of them", "lower it")
+    if fsdp_size > 0 and devices > 1 and devices % min(fsdp_size, devices):
+        need = f"a divisor of the {devices} devices, or -1 for all"
+        yield Fault("actor.fsdp_config.fsdp_size", str(fsdp_size), need, "lower it")
 
 
 def _run(config: Config) -> Iterator[Fault]:
@@ -364,8 +307,8 @@ def _run(config: Config) -> Iterator[Fault]:
     if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
         yield Fault("trainer.default_local_dir", repr(folder), "a folder", "name another place")
     device = config.trainer.device
-    if device not in ("auto", "cpu", "cuda") and not device.startswith("cuda:"):
-        yield Fault("trainer.device", repr(device), "auto, cpu or cuda", "set it to auto")
+    if device not in ("auto", "cpu", "cuda", "npu") and not device.startswith(("cuda:", "npu:")):
+        yield Fault("trainer.device", repr(device), "auto, cpu, cuda or npu", "set it to auto")
     if not math.isfinite(config.actor.entropy_coeff):
         yield Fault(
             "actor.entropy_coeff", str(config.actor.entropy_coeff), "a finite number", "set it to 0 for no bonus"

@@ -8,20 +8,24 @@ from importlib.util import find_spec
 
 from dapo.batch import Fault
 from dapo.config import Config
-from dapo.model_config import is_native
+from dapo.errors import ModelError
+from dapo.model_config import DecoderConfig, is_native
 from dapo.model_folder import find_model
-from dapo.model_projections import ALL_LINEAR
 from dapo.named_models import NAMED_SHAPES
+from dapo.weight_shapes import Shape, projection_shapes
 
 
-def _projections(config: Config) -> tuple[str, ...]:
-    """Names that `target_modules` may have; none are known of a model that transformers computes."""
+def _projections(config: Config) -> dict[str, Shape]:
+    """Names that `target_modules` may have, and [out, in] of each; none of a model that transformers computes."""
+    named = NAMED_SHAPES.get(config.model.path)
+    if named is not None:
+        return projection_shapes(named)
     folder = find_model(config.model.path, config.model.revision)
     try:
         raw = {} if folder is None else json.loads((folder / "config.json").read_text("utf-8"))
-        return ALL_LINEAR if config.model.path in NAMED_SHAPES or (raw and is_native(raw)) else ()
-    except (OSError, ValueError, TypeError, AttributeError):  # told as a fault of model.path
-        return ()
+        return projection_shapes(DecoderConfig.from_dict(raw)) if raw and is_native(raw) else {}
+    except (OSError, ValueError, TypeError, AttributeError, ModelError):  # told as a fault of model.path
+        return {}
 
 
 def lora_faults(config: Config) -> Iterator[Fault]:
@@ -42,3 +46,9 @@ def lora_faults(config: Config) -> Iterator[Fault]:
     if model.target_modules != "all-linear" and (unknown or not model.target_modules):
         need = f"all-linear, or some of {', '.join(known)}"
         yield Fault("model.target_modules", str(list(model.target_modules)), need, "name some of these")
+        return
+    chosen = known if model.target_modules == "all-linear" else model.target_modules
+    smallest = min((min(known[name]) for name in chosen if known), default=model.lora_rank)
+    if model.lora_rank > smallest:
+        need = f"at most {smallest}, the smallest side of the projections: beyond it nothing more can be learnt"
+        yield Fault("model.lora_rank", str(model.lora_rank), need, "lower it, or set it to 0 to train all weights")

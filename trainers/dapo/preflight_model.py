@@ -16,6 +16,10 @@ from dapo.model_config import DecoderConfig, first_id, heads_of, is_native
 from dapo.model_folder import KINDS, find_model, is_hub_id, lacking
 from dapo.named_models import NAMED_SHAPES
 from dapo.tokenizer import Tokenizer
+from dapo.weight_shapes import expected_shapes, misfits, shapes_in
+
+SOME = 3
+"""Weights that don't fit are named up to this number."""
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +62,7 @@ def _folder_faults(config: Config, folder: Path) -> tuple[list[Fault], tuple[int
         decoder = DecoderConfig.from_dict(raw)
     except (OSError, ValueError, TypeError, AttributeError, DapoError) as error:
         return [*faults, Fault("model.path", f"{path!r} ({error})", need, do)], None
-    return faults, (decoder.num_attention_heads, decoder.num_key_value_heads)
+    return faults or list(_misfitting(folder, decoder)), (decoder.num_attention_heads, decoder.num_key_value_heads)
 
 
 @lru_cache
@@ -86,6 +90,20 @@ def _damaged(folder: Path) -> Iterator[Fault]:
         return
 
 
+def _misfitting(folder: Path, decoder: DecoderConfig) -> Iterator[Fault]:
+    """Whole files whose weights, or whose tokens, aren't those that config.json describes."""
+    wrong = misfits(expected_shapes(decoder), shapes_in(folder))
+    if wrong:
+        more = f" and {len(wrong) - SOME} more" if len(wrong) > SOME else ""
+        got = f"{folder}, with {', '.join(wrong[:SOME])}{more}"
+        yield Fault("model.path", got, "the weights that its config.json describes", "save or download both again")
+    tokens = Tokenizer.load(folder, decoder.eos_token_id, decoder.pad_token_id).vocab_size
+    if tokens > decoder.vocab_size:
+        got = f"{folder}, with a vocab_size of {decoder.vocab_size}"
+        need = f"at least the {tokens} tokens of its tokenizer.json"
+        yield Fault("model.path", got, need, "save model and tokenizer together")
+
+
 def _slow_faults(config: Config) -> Iterator[Fault]:
     """Settings that models computed by transformers don't follow."""
     need = "false: this model is computed by transformers, with its dropout off and each sequence for itself"
@@ -93,6 +111,10 @@ def _slow_faults(config: Config) -> Iterator[Fault]:
         yield Fault("model.enable_gradient_checkpointing", "true", need, "set it to false")
     if config.actor.use_prefix_grouper:
         yield Fault("actor.use_prefix_grouper", "true", need, "set it to false")
+    rollout = config.rollout
+    if rollout.name == "builtin" and rollout.dtype not in (None, config.model.dtype):
+        need = "null: this model is computed by transformers, which generates in model.dtype"
+        yield Fault("rollout.dtype", str(rollout.dtype), need, "leave it out, or set model.dtype")
 
 
 def _positions(config: Config, raw: Mapping[str, Any]) -> Iterator[Fault]:

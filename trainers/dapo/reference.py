@@ -11,7 +11,8 @@ from dapo.batch import RolloutGroup
 from dapo.config import Config
 from dapo.kl import kl_estimate
 from dapo.model import Policy
-from dapo.update import compute_logprobs, scored_segments
+from dapo.packing import scored_segments
+from dapo.update import compute_logprobs
 
 FORWARD_PASSES = 2
 """Passes over all sequences that `penalise_divergence` takes: the policy's and the reference's."""
@@ -43,4 +44,4 @@ def penalise_divergence(
         divergences = kl_estimate(logprobs, reference_logprobs, config.algorithm.kl_penalty)
         sampled = torch.tensor(mask, dtype=torch.bool, device=divergences.device)
         score.kl_penalty = config.algorithm.kl_ctrl.kl_coef * divergences[sampled].sum().item()
-    return scored_segments(sequences, config)
+    return scored_segments(sequences, config, policy.world.dp.size)

@@ -14,10 +14,11 @@ hopeless or all right, and where surplus would be thrown away.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 
 from dapo.accounting import pass_flops, tokens_passed
-from dapo.batch import RolloutGroup
+from dapo.batch import RolloutGroup, Score
 from dapo.filter_rule import FilterRule, metric_values
 from dapo.model import flops_per_token
 from dapo.reference import FORWARD_PASSES, penalise_divergence
@@ -71,9 +72,21 @@ def _commit(run: Run, indices: Sequence[int], groups: list[RolloutGroup], rule: 
 def _scored(run: Run, indices: Sequence[int], n: int, *purpose: object) -> list[RolloutGroup]:
     groups = run.generate(indices, n, *purpose)
     with run.meter.time("reward"):
-        run.scorer.score(groups)
+        _score(run, groups)
     _take_off_divergence(run, groups)
     return groups
+
+
+def _score(run: Run, groups: Sequence[RolloutGroup]) -> None:
+    """Score groups: the leading process does, and all go on with what it found."""
+    world = run.policy.world
+    if world.leads:
+        run.scorer.score(groups)
+    if world.size == 1:
+        return
+    told = world.told_by_leader([[asdict(score) for score in group.scores] for group in groups])
+    for group, scores in zip(groups, told, strict=True):
+        group.scores = [Score(**score) for score in scores]
 
 
 def _take_off_divergence(run: Run, groups: Sequence[RolloutGroup]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,23 +10,27 @@ from functools import partial
 
 import torch
 
-from dapo.accounting import Meter, cost_metrics, generation_flops, peak_memory_gb, reset_peak_memory
-from dapo.batch import EvaluatedSample, RolloutGroup, StepMetrics
+from dapo.accounting import Meter, cost_metrics, generation_flops, memory_metrics, reset_peak_memory
+from dapo.batch import EvaluatedSample, Response, RolloutGroup, StepMetrics
 from dapo.checkpoint import Checkpoints, Found, RunState
 from dapo.config import Config
 from dapo.data import Prompts, announce, load_dataset, tokenize
-from dapo.errors import CheckpointError, DapoError
+from dapo.device import choose_device
+from dapo.draws import Sampling
+from dapo.errors import CheckpointError
 from dapo.evaluate import describe, evaluate, evaluation_metrics
+from dapo.filter_rule import KNOWN_METRICS, check_metric
 from dapo.lora import add_adapter, load_adapter
-from dapo.model import Policy, flops_per_token, load_policy
+from dapo.model import Policy, Spread, flops_per_token, load_policy
 from dapo.model_folder import resolve_model
 from dapo.multi_turn import converse
 from dapo.overlap import held_apart
+from dapo.parallel import World
 from dapo.reward import Scorer
-from dapo.rollout import Sampling
 from dapo.sampling import tokens_of
 from dapo.seeding import generator_for, seed_for
-from dapo.throughput import idle_watch, measured_peak
+from dapo.sharding import shard
+from dapo.throughput import busy_clock, measured_peak, of_all_devices
 from dapo.tools import Toolbox
 from dapo.update import make_optimizer
 
@@ -69,13 +74,15 @@ class Run:
         """
         if config.trainer.num_threads is not None:
             torch.set_num_threads(config.trainer.num_threads)
-        device = choose_device(config.trainer.device)
+        chosen = choose_device(config.trainer.device)
+        world, device = World.of(config, chosen), chosen.torch
         reset_peak_memory(device)
-        checkpoints = _checkpoints(config)
+        checkpoints = _checkpoints(config, world)
         found = checkpoints.latest(config) if checkpoints is not None else None
-        policy = load_trained_policy(config, device, found)
+        policy = load_trained_policy(config, device, found, world)
         policy.model.gradient_checkpointing = config.model.enable_gradient_checkpointing
         policy.model.remove_padding = config.model.use_remove_padding
+        policy.model.compiled = config.actor.use_torch_compile
         train_set = load_dataset(config.data.train, config.reward.grader)
         val_set = load_dataset(config.data.val, config.reward.grader, config.data.val_size)
         announce(config.data.train, train_set, config.reward.grader)
@@ -90,19 +97,34 @@ class Run:
             val_prompts=tokenize(val_set, policy.tokenizer, config, "data.val"),
             val_repeats=val_set.repeats,
             checkpoints=checkpoints,
-            reference=load_reference(config, device),
+            reference=load_reference(config, device, world),
             toolbox=Toolbox.of(config),
             state=found.state if found is not None else RunState(prompts_digest=train_prompts.digest),
         )
+        run._try_reward()
         if found is not None:
             found.load_optimizer(run.optimizer)
             run._continue_from(str(found.path))
-        run.meter.peak = measured_peak(device, policy.model.head_weight.dtype, torch.get_num_threads())
-        run.meter.idle = idle_watch(device)
+        run.meter.devices = world.size
+        peak = measured_peak(device, policy.model.head_weight.dtype, torch.get_num_threads())
+        run.meter.peak = world.size * peak
+        run.meter.start(busy_clock(device))
         run.meter.cost = run.state.cost
         if checkpoints is not None:
             run.meter.cost = checkpoints.with_lost_seconds(run.state.cost)
         return run
+
+    def _try_reward(self) -> None:
+        """See by an empty response, before the first token, that a custom function returns what the filter reads.
+
+        Raises:
+            DapoError: it doesn't. A function that fails on an empty response says nothing.
+        """
+        rule, problem = self.config.algorithm.filter_groups, self.train_prompts.problems[0]
+        if self.config.reward.grader == "custom" and rule.enable and rule.metric not in KNOWN_METRICS:
+            empty = Response([], [], True, "")
+            scores = self.scorer.score_all([(problem, empty)])
+            check_metric([RolloutGroup(problem, [], [empty], scores)], rule.metric)
 
     def generate(self, indices: Sequence[int], n: int, *purpose: object) -> list[RolloutGroup]:
         """Sample `n` responses to each prompt, given by its position in the training set, and pay for them.
@@ -165,28 +187,32 @@ class Run:
                 )
             self._note_tools()
             failures = self.scorer.failures - failures
-            metrics = metrics | evaluation_metrics(samples, self.config.rollout.val_kwargs)
-            metrics |= {"val/grader_failures": float(failures)}
-            metrics |= self.scorer.take_agreement("val")
-            logger.info("step %d: %s", step, describe(metrics))
+            if self.policy.world.leads:
+                metrics = metrics | evaluation_metrics(samples, self.config.rollout.val_kwargs)
+                metrics |= {"val/grader_failures": float(failures)}
+                metrics |= self.scorer.take_agreement("val")
+                logger.info("step %d: %s", step, describe(metrics))
         self.state.cost = self.meter.cost
         self.state.last = StepMetrics(
             step=step,
             total_steps=self.total_steps,
-            metrics=metrics
-            | self.meter.take_step()
-            | cost_metrics(self.meter.cost)
-            | self.state.token_metrics()
-            | {"perf/peak_memory_gb": peak_memory_gb(self.policy.model.head_weight.device)},
+            metrics=metrics | self._measured() | cost_metrics(self.meter.cost) | self.state.token_metrics(),
             cost=self.meter.cost,
             evaluation=samples,
             final=final,
         )
         if final or (step > 0 and trainer.save_freq > 0 and step % trainer.save_freq == 0):
             self.save()
-        if self.checkpoints is not None:
+        if self.checkpoints is not None and self.policy.world.leads:
             self.checkpoints.note_progress(step, self.meter.cost)
         return self.state.last
+
+    def _measured(self) -> dict[str, float]:
+        """Times, speeds and memory of the step, over all devices."""
+        found = self.meter.take_step() | memory_metrics(self.policy.model.head_weight.device)
+        own = {name: value for name, value in found.items() if name.startswith("perf/idle") or "memory" in name}
+        everyone = self.policy.world.gather(json.dumps(own).encode())
+        return found | of_all_devices([json.loads(said) for said in everyone])
 
     def save(self) -> None:
         """Write a checkpoint, if the run keeps any."""
@@ -220,52 +246,63 @@ class Run:
         logger.info("resumed from %s at step %d of %d", source, state.step, self.total_steps)
 
 
-def choose_device(name: str) -> torch.device:
-    """Return the device that `trainer.device` names.
-
-    Raises:
-        DapoError: there is no such device here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise DapoError(f"trainer.device: got {name}; need cpu or auto, since there is no CUDA device; set it to auto")
-    return torch.device(name)
-
-
-def load_initial_policy(config: Config, device: torch.device) -> Policy:
+def load_initial_policy(config: Config, device: torch.device, spread: Spread | None = None) -> Policy:
     """Load the policy that a run starts from."""
-    return load_policy(resolve_model(config.model.path, config.model.revision), dtype=config.model.dtype, device=device)
+    folder = resolve_model(config.model.path, config.model.revision)
+    return load_policy(folder, dtype=config.model.dtype, device=device, spread=spread)
 
 
-def load_trained_policy(config: Config, device: torch.device, found: Found | None) -> Policy:
-    """Load the policy that a run goes on with, from a checkpoint if there is one, with its adapter if it trains one."""
-    if found is not None and not config.model.lora_rank:
-        return found.load_policy(config, device)
+def load_trained_policy(config: Config, device: torch.device, found: Found | None, world: World) -> Policy:
+    """Load the policy that a run goes on with, from a checkpoint if there is one, with its adapter if it trains one.
+
+    Each process reads and holds its part of the weights; only with an adapter it has all of them for a moment.
+    """
+    spread = _spread(config, world)
+    if not config.model.lora_rank:
+        return (
+            load_initial_policy(config, device, spread) if found is None else found.load_policy(config, device, spread)
+        )
     policy = load_initial_policy(config, device)
-    if config.model.lora_rank:
-        add_adapter(policy, config.model, config.trainer.seed)
-        if found is not None:
-            load_adapter(policy.model, found.path)
+    add_adapter(policy, config.model, config.trainer.seed)
+    if found is not None:
+        load_adapter(policy.model, found.path)
+    spread(policy)
     return policy
 
 
-def load_reference(config: Config, device: torch.device) -> Policy | None:
+def load_reference(config: Config, device: torch.device, world: World) -> Policy | None:
     """Load the policy that a run starts from once more, to stay as it is; None where the config never reads it."""
     if not config.needs_reference:
         return None
-    reference = load_initial_policy(config, device)
+    reference = load_initial_policy(config, _place(config, device, world), _spread(config, world))
     reference.model.requires_grad_(False)
     reference.model.remove_padding = config.model.use_remove_padding
     return reference
 
 
-def _checkpoints(config: Config) -> Checkpoints | None:
+def _place(config: Config, device: torch.device, world: World) -> torch.device:
+    """Where a process's part of the weights lies."""
+    return torch.device("cpu") if world.size > 1 and config.actor.fsdp_config.offload_policy else device
+
+
+def _spread(config: Config, world: World) -> Spread:
+    """Puts a policy into a world."""
+
+    def spread(policy: Policy) -> None:
+        policy.world = world
+        shard(policy, config.actor.fsdp_config)
+
+    return spread
+
+
+def _checkpoints(config: Config, world: World) -> Checkpoints | None:
     """The run's checkpoints; those of an earlier run are set aside if it mustn't resume."""
     trainer = config.trainer
     if trainer.default_local_dir is None:
         return None
     checkpoints = Checkpoints(trainer.default_local_dir, trainer.max_ckpt_to_keep)
-    if trainer.resume_mode == "disable":
+    checkpoints.check_shared(world)
+    if trainer.resume_mode == "disable" and world.leads:
         checkpoints.set_aside()
+    world.wait()
     return checkpoints

@@ -43,6 +43,8 @@ class SampledBatch:
     """Generation rounds."""
     generated: int = 0
     """Groups generated."""
+    yields: list[float] = field(default_factory=list)
+    """Share of each round's groups that the rule kept, as it stood."""
     all_right: int = 0
     """Groups in which every response is right."""
     all_wrong: int = 0
@@ -104,6 +106,8 @@ class SampledBatch:
         if self.generated:
             found |= {
                 "filter/yield": (self.generated - self.filtered - self.relaxed) / self.generated,
+                "filter/yield_min": min(self.yields),
+                "filter/yield_max": max(self.yields),
                 "filter/all_right": self.all_right / self.generated,
                 "filter/all_wrong": self.all_wrong / self.generated,
             }
@@ -245,6 +249,8 @@ class _Gatherer:
         self.batch.rounds += 1
         if self.rule is not None:
             check_metric(groups, self.settings.metric)
+        if groups:
+            self.batch.yields.append(sum(map(self._passes, groups)) / len(groups))
         for group in groups:
             self._count(group)
             self.dry += 1

@@ -22,14 +22,16 @@ from dapo.config import Config
 from dapo.config_actor import OptimConfig
 from dapo.config_warmstart import WarmstartConfig
 from dapo.data import Dataset, Prompts, announce, load_dataset, tokenize
+from dapo.device import choose_device
 from dapo.durable import flush
 from dapo.errors import DapoError, DataError, NonFinite
 from dapo.evaluate import describe, evaluate, evaluation_metrics
 from dapo.model import Policy, response_logprobs, save_policy
 from dapo.overlap import held_apart
+from dapo.packing import lengths_of, micro_batches
 from dapo.reward import Scorer
-from dapo.run import choose_device, load_initial_policy
-from dapo.update import lengths_of, make_optimizer, micro_batches
+from dapo.run import load_initial_policy
+from dapo.update import make_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +95,7 @@ def warmstart(
         raise DataError(Fault("out", f"{target}, which exists", "a folder to write", "name another, or remove it"))
     if config.trainer.num_threads is not None:
         torch.set_num_threads(config.trainer.num_threads)
-    policy = load_initial_policy(config, choose_device(config.trainer.device))
+    policy = load_initial_policy(config, choose_device(config.trainer.device).torch)
     policy.model.gradient_checkpointing = config.model.enable_gradient_checkpointing
     scorer = Scorer(config.reward, config.data.max_response_length)
     val_set = load_dataset(config.data.val, config.reward.grader)
@@ -152,6 +154,9 @@ def choose_examples(
     random.Random(f"warm start {config.trainer.seed}").shuffle(allowed)
     allowed = allowed[: max(1, round(settings.share * len(allowed)))]
     examples = [_example(problem, settings, scorer) for problem in allowed]
+    if "field" in settings.model_fields_set and not any(example.worked for example in examples):
+        need = f"a column of {config.data.train} with solutions: none of {len(examples)} rows has one in this"
+        raise DataError(Fault("warmstart.field", repr(settings.field), need, "correct it, or leave it out"))
     right = _graded(examples, scorer)
     if unread := len(examples) - sum(right):
         logger.warning("%d problems aren't taught: the grader doesn't read the answer from what would be", unread)

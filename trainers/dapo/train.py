@@ -14,11 +14,12 @@ from dapo.errors import SamplingExhausted
 from dapo.health import diagnose
 from dapo.interrupt import Interrupt, interrupts_wait
 from dapo.model import flops_per_token
+from dapo.packing import scored_segments, trained_segments
 from dapo.plan import describe_outcome, describe_plan, progress_metrics
 from dapo.rounds import scored_round
 from dapo.run import Run
 from dapo.sampling import Gathering, NextRound, RoundRequest, SampledBatch, dynamic_sampling
-from dapo.update import policy_update, scored_segments, trained_segments
+from dapo.update import policy_update
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ def _told(run: Run, report: Report, interrupt: Interrupt) -> bool:
     last = run.state.last
     if last is None:
         return True
-    go_on = report(last) and interrupt.number is None
+    world = run.policy.world
+    go_on = world.all((report(last) if world.leads else True) and interrupt.number is None)
     if not go_on and run.saved_step != run.state.step:
         run.save()
     return go_on
@@ -87,9 +89,9 @@ def train_step(run: Run) -> dict[str, float]:
         **diagnosis.metrics(config.train_batch_size_at(run.state.step), config.gen_batch_size_at(run.state.step)),
         **run.scorer.take_agreement("reward"),
         **metrics,
-        **progress_metrics(run.state, config, len(run.train_prompts)),
+        **progress_metrics(run.state, config, run.train_prompts),
         "perf/throughput": stats.tokens / spent,
-        "timing_s/step": spent,
+        "timing_s/step": spent / run.meter.devices,
     }
     verdict = diagnose(metrics)
     logger.info("update %d: %s", run.state.step, verdict.words)
@@ -117,18 +119,25 @@ def update_policy(run: Run, batch: TrainBatch) -> dict[str, float]:
     with run.meter.time("update_actor"):
         step = run.state.step + 1
         result = policy_update(run.policy, run.optimizer, batch, config, step, reference=run.reference)
+        run.optimizer.zero_grad(set_to_none=True)  # or generation would have to do without their memory
     if result.optimizer_steps == 0:
         run.state.skipped_updates += 1
         logger.warning("update %d is skipped: no group, or no unmasked token, to train on", run.state.step + 1)
         return result.metrics
     flops = partial(flops_per_token, run.policy.config)
     recomputed, epochs = config.model.enable_gradient_checkpointing, config.actor.ppo_epochs
-    trained = trained_segments(batch, config)
-    run.meter.spend(
-        "update_actor", update_flops(trained, epochs, flops, recomputed=recomputed), epochs * tokens_passed(trained)
-    )
+    trained = trained_segments(batch, config, run.policy.world.dp.size)
+    spent = update_flops(trained, epochs, flops, recomputed=recomputed)
+    repeated = spent - update_flops(trained, epochs, flops)
+    run.meter.spend("update_actor", spent, epochs * tokens_passed(trained), repeated=repeated)
     if passes := result.forward_passes:
-        scored = scored_segments(batch.sequences, config)
+        scored = scored_segments(batch.sequences, config, run.policy.world.dp.size)
         run.meter.spend("old_log_prob", passes * pass_flops(scored, flops), passes * tokens_passed(scored))
         run.meter.note_part("old_log_prob", result.scoring_s)
     return result.metrics
+
+
+if __name__ == "__main__":
+    from dapo.command import main
+
+    raise SystemExit(main())

@@ -6,30 +6,40 @@ function `dapo.train` of the package.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dapo.batch import Fault, Progress, Report, StepMetrics
 from dapo.config import Config
 from dapo.config_warmstart import WarmstartConfig
+from dapo.resuming import free_to_change
 
 if TYPE_CHECKING:
+    from dapo.doctor import Finding
+    from dapo.estimate import LayoutEstimate
     from dapo.fetch import FetchedSet
     from dapo.memory import MemoryEstimate
     from dapo.public_data import ListedSet
+    from dapo.step_time import Workload
     from dapo.supervised import WarmstartResult
 
 __all__ = ["HELD_OUT", "Config", "Fault", "Progress", "Report", "StepMetrics", "WarmstartConfig"]
 __all__ += [
+    "confirming_faults",
     "describe",
+    "estimate_layouts",
     "estimate_memory",
+    "examine",
     "fetch_data",
     "fetch_model",
+    "free_to_change",
     "list_data",
+    "machine_faults",
     "preflight",
     "prepare",
     "train",
+    "trained_model",
     "unreported",
     "warmstart",
 ]
@@ -44,6 +54,20 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
     from dapo.preflight import preflight as run
 
     return run(config, devices)
+
+
+def machine_faults(config: Config) -> list[Fault]:
+    """Return what keeps a run of `config` from starting on this machine: devices that it hasn't. Loads no torch."""
+    from dapo.machine import machine_faults as run
+
+    return list(run(config))
+
+
+def confirming_faults(config: Config, confirming: Config) -> list[Fault]:
+    """Return what keeps runs of `confirming` from confirming those of `config` on problems that they haven't seen."""
+    from dapo.preflight import confirming_faults as run
+
+    return run(config, confirming)
 
 
 def unreported(config: Config, metrics: Sequence[str]) -> list[Fault]:
@@ -63,11 +87,40 @@ def describe(config: Config) -> str:
     return describe_rounds(config)
 
 
-def estimate_memory(config: Config) -> MemoryEstimate | None:
-    """Estimate the peak memory of one device; None where the model isn't here yet, or doesn't say its size."""
+def estimate_memory(config: Config, devices: int = 1) -> MemoryEstimate | None:
+    """Estimate the peak memory of one of so many devices; None where the model isn't here yet, or says no size."""
     from dapo.memory import estimate_memory as run
 
-    return run(config)
+    return run(config, devices)
+
+
+def examine(config: Config, history: Sequence[Mapping[str, float]]) -> list[Finding]:
+    """Return what is wrong with a run by its steps' metrics, what to see to first at the front. Loads no torch."""
+    from dapo.doctor import examine as run
+
+    return run(config, history)
+
+
+def estimate_layouts(
+    config: Config,
+    hardware: Mapping[str, Any],
+    searched: Mapping[str, Sequence[Any]],
+    assumed: Mapping[str, float | None],
+) -> tuple[list[LayoutEstimate], Workload]:
+    """Estimate memory and time for each size of tensor and sequence parallelism, and what was assumed for it.
+
+    Args:
+        config: valid by its types.
+        hardware: of a sweep, as it is written.
+        searched: by path, the values that a search chooses among.
+        assumed: by field of `dapo.step_time.Workload`; None takes what is usual.
+
+    Raises:
+        DataError: the model's size isn't known, or a figure of the hardware; its `faults` say which.
+    """
+    from dapo.estimate import estimate_layouts as run
+
+    return run(config, hardware, searched, assumed)
 
 
 def prepare(config: Config, progress: Progress | None = None) -> None:
@@ -86,9 +139,22 @@ def train(config: Config, report: Report) -> None:
         DapoError: the run can't go on (see `dapo.errors`).
         KeyboardInterrupt: on Ctrl-C, after the update that it came in and a checkpoint; on a second one, at once.
     """
+    from dapo.launch import processes_of, train_together
+
+    processes = processes_of(config)
+    if processes > 1:
+        train_together(config, report, processes)
+        return
     from dapo.train import train as run
 
     run(config, report)
+
+
+def trained_model(folder: Path) -> Path | None:
+    """Return the newest model in a run's folder, itself a folder for `model.path`; None without one."""
+    from dapo.checkpoint import Checkpoints
+
+    return Checkpoints(folder, keep=1).newest_model()
 
 
 def list_data() -> list[ListedSet]:

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dapo.accounting import Segment
 from dapo.batch import TrainBatch
 from dapo.config import Config
-from dapo.config_actor import ActorConfig, OptimConfig
+from dapo.config_actor import OptimConfig
 from dapo.errors import NonFinite
 from dapo.kl import kl_estimate
-from dapo.loss import LOSSES, Clip, PolicyLoss, TokenBatch, token_weights
+from dapo.loss import LOSSES, Clip, PolicyLoss, TokenBatch
 from dapo.model import Policy, response_logprobs
+from dapo.packing import MiniBatch, Sequences, mini_batches, scoring_plan, training_plan
+from dapo.parallel import Group
 from dapo.rollout_correction import corrected_loss, importance_weights
-
-
-@dataclass(slots=True)
-class MiniBatch:
-    """What one optimiser step trains on: positions in the batch, and what each token weighs."""
-
-    indices: list[int]
-    weights: list[Tensor]
-    """One [R] float32 each."""
-    tokens: int
-    """Unmasked tokens."""
+from dapo.sharding import clip_gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,138 +102,37 @@ def policy_update(
     for mini in minis * config.actor.ppo_epochs:
         if mini.tokens:
             update.step(mini)
+    update.totals.add_up(policy.world.dp)
     return UpdateResult(update.totals.metrics() | {"actor/lr": rate}, update.totals.steps, passes, scoring_s)
 
 
-def mini_batches(batch: TrainBatch, config: Config) -> Iterator[MiniBatch]:
-    """Split a batch into runs of whole groups, `ppo_mini_batch_size` prompts each; the last may be smaller."""
-    start, prompts = 0, config.mini_batch_size
-    for first in range(0, len(batch.group_sizes), prompts):
-        stop = start + sum(batch.group_sizes[first : first + prompts])
-        masks = batch.masks[start:stop]
-        yield MiniBatch(
-            indices=list(range(start, stop)),
-            weights=token_weights(masks, config.actor.loss_agg_mode, config.loss_scale_factor),
-            tokens=sum(map(sum, masks)),
-        )
-        start = stop
-
-
-def micro_batches(lengths: Sequence[int], budget: int, *, in_order: bool = False) -> list[list[int]]:
-    """Pack sequences into micro-batches of at most `budget` tokens, longest first.
-
-    A sequence that is longer than the budget gets a micro-batch of its own.
-
-    Args:
-        lengths: tokens of each sequence.
-        budget: `ppo_max_token_len_per_gpu`.
-        in_order: pack them in the order given, so that those of a group stay together and share their prompt.
-
-    Returns:
-        Positions in `lengths`, each once.
-    """
-    packed: list[list[int]] = []
-    room = 0
-    for index in sorted(range(len(lengths)), key=lambda index: 0 if in_order else -lengths[index]):
-        if not packed or lengths[index] > room:
-            packed.append([])
-            room = budget
-        packed[-1].append(index)
-        room -= lengths[index]
-    return packed
-
-
-def training_micro_batches(lengths: Sequence[int], config: ActorConfig) -> list[list[int]]:
-    """Split a mini-batch's sequences, of so many tokens each, as `use_dynamic_bsz` says.
-
-    Returns:
-        Positions in `lengths`, each once.
-
-    Raises:
-        ValueError: `use_dynamic_bsz` is off and there is no `ppo_micro_batch_size_per_gpu`.
-    """
-    if config.use_dynamic_bsz:
-        return micro_batches(lengths, config.ppo_max_token_len_per_gpu, in_order=config.use_prefix_grouper)
-    size = config.ppo_micro_batch_size_per_gpu
-    if size is None:
-        raise ValueError("actor.use_dynamic_bsz: false needs actor.ppo_micro_batch_size_per_gpu")
-    places = list(range(len(lengths)))
-    return [places[start : start + size] for start in range(0, len(places), size)]
-
-
-def compute_logprobs(policy: Policy, sequences: Sequence[tuple[list[int], list[int]]], config: Config) -> list[Tensor]:
+def compute_logprobs(policy: Policy, sequences: Sequences, config: Config) -> list[Tensor]:
     """Log-probabilities of responses under a policy as it is: B tensors [R], without gradient.
 
     Args:
-        policy: the one that is trained, or the reference.
+        policy: the one that is trained, or the reference; each process computes a part.
         sequences: B pairs (prompt tokens, response tokens).
         config: token budget and temperature.
     """
-    found: list[Tensor | None] = [None] * len(sequences)
-    shared = config.actor.use_prefix_grouper
+    lengths = [len(response) for _, response in sequences]
+    shared, dp = config.actor.use_prefix_grouper, policy.world.dp
+    found = list(torch.split(torch.zeros(sum(lengths), device=policy.model.head_weight.device), lengths))
+    shortest = min(range(len(sequences)), key=lambda place: sum(map(len, sequences[place])), default=0)
     with torch.no_grad():
-        for micro in scoring_micro_batches(sequences, config):
-            chosen = [sequences[index] for index in micro]
+        for micro in scoring_plan(sequences, config, dp.size)[dp.rank]:
+            chosen = [sequences[index] for index in micro or [shortest]]
             logprobs, _ = response_logprobs(policy.model, chosen, config.rollout.temperature, share_prompts=shared)
             parts = torch.split(logprobs, [len(response) for _, response in chosen])
-            for index, part in zip(micro, parts, strict=True):
+            for index, part in zip(micro, parts, strict=False):
                 found[index] = part
-    return [part for part in found if part is not None]
-
-
-def scoring_micro_batches(sequences: Sequence[tuple[list[int], list[int]]], config: Config) -> list[list[int]]:
-    """Split sequences for a pass without gradient."""
-    budget = config.actor.ppo_max_token_len_per_gpu
-    return micro_batches(lengths_of(sequences), budget, in_order=config.actor.use_prefix_grouper)
-
-
-def lengths_of(sequences: Sequence[tuple[list[int], list[int]]]) -> list[int]:
-    """Tokens of each sequence, prompt and response."""
-    return [len(prompt) + len(response) for prompt, response in sequences]
-
-
-def computed_segments(
-    sequences: Sequence[tuple[list[int], list[int]]], micros: Sequence[Sequence[int]], *, shared: bool
-) -> list[Segment]:
-    """What one pass over sequences computes: each as a whole or, shared, each micro-batch's prompts once.
-
-    Args:
-        sequences: (prompt tokens, response tokens) each.
-        micros: positions in `sequences` of each micro-batch.
-        shared: `use_prefix_grouper`.
-    """
-    if not shared:
-        return [(0, length) for length in lengths_of(sequences)]
-    segments: list[Segment] = []
-    for micro in micros:
-        chosen = [sequences[index] for index in micro]
-        segments += [(0, len(prompt)) for prompt in {tuple(prompt) for prompt, _ in chosen}]
-        segments += [(len(prompt), len(response)) for prompt, response in chosen]
-    return segments
-
-
-def scored_segments(sequences: Sequence[tuple[list[int], list[int]]], config: Config) -> list[Segment]:
-    """What `compute_logprobs` computes."""
-    shared = config.actor.use_prefix_grouper
-    return computed_segments(sequences, scoring_micro_batches(sequences, config), shared=shared)
-
-
-def trained_segments(batch: TrainBatch, config: Config) -> list[Segment]:
-    """What one epoch of `policy_update` computes; a mini-batch in which every token is masked is left out."""
-    segments: list[Segment] = []
-    for mini in mini_batches(batch, config):
-        if not mini.tokens:
-            continue
-        chosen = [batch.sequences[index] for index in mini.indices]
-        micros = training_micro_batches(lengths_of(chosen), config.actor)
-        segments += computed_segments(chosen, micros, shared=config.actor.use_prefix_grouper)
-    return segments
+    return list(torch.split(dp.sum(torch.cat(found)), lengths)) if dp.size > 1 else found
 
 
 class _Totals:
     """Sums over an update's tokens: its metrics are means over tokens, not over micro-batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.sums: dict[str, float] = {}
         self.tokens = 0.0
         self.steps = 0
@@ -258,6 +147,15 @@ class _Totals:
         for name, value in zip(values, sums, strict=True):
             self.sums[name] = self.sums.get(name, 0.0) + value
 
+    def add_up(self, dp: Group) -> None:
+        """Make this the sums over all processes."""
+        if dp.size == 1 or not self.steps:
+            return
+        values = torch.tensor([*self.sums.values(), self.tokens], dtype=torch.float64)
+        *sums, self.tokens = dp.sum(values.to(self.device)).tolist()
+        self.sums = dict(zip(self.sums, sums, strict=True))
+        self.mismatch = dp.most(torch.tensor(self.mismatch, device=self.device)).item()
+
     def metrics(self) -> dict[str, float]:
         """Means by metric name; nothing but a zero loss if no step was taken."""
         if self.steps == 0:
@@ -270,7 +168,7 @@ class _Totals:
         }
 
 
-@dataclass(slots=True)
+@dataclass
 class _Update:
     """One update in progress: what its steps share."""
 
@@ -282,16 +180,17 @@ class _Update:
     """B x [R] log-probs before the update; None: the policy's own, as it is."""
     reference_logprobs: list[Tensor] | None = None
     """B x [R] log-probs of the reference; None: no KL in the loss."""
-    totals: _Totals = field(default_factory=_Totals)
+
+    def __post_init__(self) -> None:
+        self.totals = _Totals(self.policy.model.head_weight.device)
 
     def step(self, mini: MiniBatch) -> None:
         """Accumulate the gradient of one mini-batch over its micro-batches, and step."""
         self.optimizer.zero_grad(set_to_none=True)
-        lengths = lengths_of(self.batch.sequences)
-        loss = 0.0
-        for packed in training_micro_batches([lengths[index] for index in mini.indices], self.config.actor):
-            loss += self._backward(mini, packed)
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.config.actor.grad_clip).item()
+        chosen, dp = [self.batch.sequences[index] for index in mini.indices], self.policy.world.dp
+        parts = [self._backward(mini, packed) for packed in training_plan(chosen, self.config.actor, dp.size)[dp.rank]]
+        loss = dp.sum(torch.stack(parts).double().sum()).item()
+        norm = clip_gradients(self.policy.model.parameters(), self.config.actor.grad_clip)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NonFinite(
                 f"actor/pg_loss, actor/grad_norm: got {loss}, {norm}; need finite numbers; "
@@ -302,15 +201,19 @@ class _Update:
         self.totals.loss += loss
         self.totals.grad_norm += norm
 
-    def _backward(self, mini: MiniBatch, packed: list[int]) -> float:
-        """Add one micro-batch's share of the gradient, and return its share of the policy loss."""
+    def _backward(self, mini: MiniBatch, packed: list[int]) -> Tensor:
+        """Add one micro-batch's share of the gradient, and return its share of the policy loss.
+
+        An empty one takes part in what the processes exchange, with a sequence that weighs nothing.
+        """
         actor = self.config.actor
-        indices = [mini.indices[place] for place in packed]
+        places = packed or [min(range(len(mini.indices)), key=lambda place: len(mini.weights[place]))]
+        indices = [mini.indices[place] for place in places]
         sequences = [self.batch.sequences[index] for index in indices]
         logprobs, entropy = response_logprobs(
             self.policy.model, sequences, self.config.rollout.temperature, share_prompts=actor.use_prefix_grouper
         )
-        weights = torch.cat([mini.weights[place] for place in packed]).to(logprobs.device)
+        weights = torch.cat([mini.weights[place] for place in places]).to(logprobs.device) * bool(packed)
         tokens = self._tokens(indices, logprobs, weights)
         found, values = self._policy_loss(tokens, indices)
         loss = policy_loss = (found.loss * weights).sum()
@@ -324,7 +227,7 @@ class _Update:
         torch.autograd.backward(loss)
         values["actor/entropy"] = entropy.detach()
         self.totals.add(values, weights > 0)
-        return policy_loss.item()
+        return policy_loss.detach()
 
     def _tokens(self, indices: list[int], logprobs: Tensor, weights: Tensor) -> TokenBatch:
         """Gather what the policy loss reads of these sequences."""

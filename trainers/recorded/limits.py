@@ -36,6 +36,13 @@ RANGES: Mapping[str, tuple[float, float]] = {
     CLIP_HIGH: (0.2, 0.4),
 }
 """Knobs that are numbers, and the range that was recorded."""
+VALIDATION = ("arithmetic-aime", "arithmetic-heldout")
+"""Problems that a run may be evaluated on: those of the recorded runs, and others of the same making, which confirm."""
+METRICS = (
+    *(f"cost/{name}" for name in ("flops", "tokens", "device_seconds")),
+    *("val/accuracy", "val/accuracy_se", "val/response_length", "filter/yield", "perf/peak_memory_gb"),
+)
+"""What was recorded of each run."""
 _FREE = ("trainer.",)
 """Sections that don't change what a run learns, or are checked one by one."""
 
@@ -54,25 +61,10 @@ class NotRecorded(Exception):
 
 def knobs(config: Config) -> dict[str, Any]:
     """The varied knobs of a config, by path; the threshold only where it is read."""
-    values = flat(config)
+    values = config.flat()
     values[GEN_BATCH] = config.gen_batch_size
     read = [path for path in (*NAMED, *RANGES) if path != THRESHOLD or values[STATISTIC] == "mean"]
     return {path: values[path] for path in read}
-
-
-def flat(config: Config) -> dict[str, Any]:
-    """A config by dotted paths."""
-    found: dict[str, Any] = {}
-
-    def visit(prefix: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for name, item in value.items():
-                visit(f"{prefix}.{name}" if prefix else name, item)
-        else:
-            found[prefix] = value
-
-    visit("", config.model_dump())
-    return found
 
 
 def unrecorded(config: Config) -> Iterator[Fault]:
@@ -83,10 +75,13 @@ def unrecorded(config: Config) -> Iterator[Fault]:
             yield _fault(path, repr(value), f"one of {', '.join(NAMED[path])}")
         elif path in RANGES and not RANGES[path][0] <= value <= RANGES[path][1]:
             yield _fault(path, str(value), f"from {RANGES[path][0]:g} to {RANGES[path][1]:g}")
-    recorded = flat(BASE)
-    for path, value in flat(config).items():
+    recorded = BASE.flat()
+    for path, value in config.flat().items():
         free = path.startswith(_FREE) or path in NAMED or path in RANGES
-        if not free and value != recorded[path]:
+        if path == "data.val":
+            if value not in VALIDATION:
+                yield _fault(path, repr(value), f"one of {', '.join(VALIDATION)}")
+        elif not free and value != recorded[path]:
             yield _fault(path, repr(value), repr(recorded[path]))
     yield from _relations(varied)
     yield from _length(config)

@@ -132,9 +132,12 @@ def expected(params: Mapping[str, Any]) -> dict[str, Array]:
     return model.curve(model.mean(params))
 
 
-def drawn(params: Mapping[str, Any], seed: int) -> dict[str, Array]:
-    """The curve of a config under a seed; the same each time, whatever the length of the run."""
-    digest = hashlib.sha256(f"{key_of(params)}:{seed}".encode()).digest()
+def drawn(params: Mapping[str, Any], seed: int, problems: str = "") -> dict[str, Array]:
+    """The curve of a config under a seed; the same each time, whatever the length of the run.
+
+    Other problems are another draw. That they may be harder or easier for all configs alike isn't known.
+    """
+    digest = hashlib.sha256(f"{key_of(params)}:{seed}{problems and f':{problems}'}".encode()).digest()
     model = surrogate()
     return model.curve(model.mean(params) + model.noise(np.random.default_rng(int.from_bytes(digest[:8], "big"))))
 

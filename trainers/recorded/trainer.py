@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dapo.trainer import Config, Fault, Progress, Report, StepMetrics
+from collections.abc import Sequence
 
-__all__ = ["Config", "Fault", "Progress", "Report", "StepMetrics", "preflight", "prepare", "train"]
+from dapo.trainer import HELD_OUT, Config, Fault, Progress, Report, StepMetrics, confirming_faults
+
+__all__ = ["HELD_OUT", "Config", "Fault", "Progress", "Report", "StepMetrics"]
+__all__ += ["confirming_faults", "preflight", "prepare", "train", "unreported"]
 
 
 def preflight(config: Config, devices: int = 1) -> list[Fault]:
@@ -16,6 +19,14 @@ def preflight(config: Config, devices: int = 1) -> list[Fault]:
     faults = checks(config, devices)
     named = {fault.key for fault in faults}
     return [*faults, *(fault for fault in unrecorded(config) if fault.key not in named)]
+
+
+def unreported(config: Config, metrics: Sequence[str]) -> list[Fault]:
+    """Return a fault, its key the metric, for each of `metrics` that wasn't recorded."""
+    from recorded.limits import METRICS
+
+    need, do = f"one that was recorded: {', '.join(METRICS)}", "name one of these, or train with trainer: dapo"
+    return [Fault(metric, "a metric of no recorded run", need, do) for metric in metrics if metric not in METRICS]
 
 
 def prepare(config: Config, progress: Progress | None = None) -> None:

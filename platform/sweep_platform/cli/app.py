@@ -15,8 +15,10 @@ from typer.core import TyperGroup
 from sweep_platform.errors import PlatformError
 
 INTERRUPTED = 130
+STOPPED = "interrupted; state is saved, the same command goes on from here\n"
 _ORDER = (
-    *("sweep", "validate", "status", "pareto", "confirm", "pick", "report", "export", "train"),
+    *("sweep", "validate", "estimate", "status", "pareto", "confirm", "pick", "report", "doctor", "diff"),
+    *("export", "promote", "promotions", "rollback", "train"),
     *("warmstart", "model", "data", "ui", "mlflow", "study"),
 )
 _PIPE_WIDTH = 1000
@@ -35,7 +37,7 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            sys.stderr.write("interrupted; state is saved, the same command goes on from here\n")
+            sys.stderr.write(STOPPED)
             ctx.exit(INTERRUPTED)
         except PlatformError as error:
             sys.stderr.write(f"{error}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,10 @@ from sweep_platform.pick import pick as pick_point
 if TYPE_CHECKING:
     from run_ledger import Ledger
 
+Promotable = Annotated[
+    str, typer.Argument(help="A sweep's name, or name@version; or, without an option that chooses, an alias.")
+]
+Trial = Annotated[int | None, typer.Option("--trial", help="A complete trial's number.")]
 Knee = Annotated[bool, typer.Option("--knee", help="The point where paying more stops being worth it.")]
 MaxCost = Annotated[float | None, typer.Option(help="Most accurate point that costs no more, in the cost's own unit.")]
 MinAccuracy = Annotated[float | None, typer.Option(help="Cheapest point at least this accurate, as a fraction.")]
@@ -46,6 +51,51 @@ def choose(found: Frontier, *, knee: bool, max_cost: float | None, min_accuracy:
     return pick_point(found.front, max_cost=max_cost, min_accuracy=min_accuracy)
 
 
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """A trial that the user named, one way or another."""
+
+    address: str
+    number: int
+    rule: str
+    """How, as options."""
+
+
+def selected(
+    ledger: Ledger,
+    name: str,
+    command: str,
+    *,
+    trial: int | None,
+    knee: bool,
+    max_cost: float | None,
+    min_accuracy: float | None,
+) -> Selected:
+    """The trial of the sweep `name` that the options name; without one, the trial that the alias `name` stands for.
+
+    Raises:
+        BadInput: no such sweep or alias, options that exclude one another, or a bound that no point meets.
+        NoFeasibleTrial: no trial is complete.
+    """
+    from sweep_platform.production.promotion import current
+
+    bounds = {"--max-cost": max_cost, "--min-accuracy": min_accuracy}
+    rule = " ".join(f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None) or "--knee" * knee
+    need = "one of --trial N, --knee, --max-cost X, --min-accuracy Y"
+    if trial is not None and rule:
+        raise BadInput([Fault(command, "--trial and another", need, "say which trial")])
+    if trial is not None:
+        return Selected(find_sweep(ledger, name).address, trial, f"--trial {trial}")
+    if rule:
+        found = frontier(ledger, name)
+        point = choose(found, knee=knee, max_cost=max_cost, min_accuracy=min_accuracy)
+        return Selected(found.address, point.number, rule)
+    if (held := current(ledger, name)) is None:
+        find_sweep(ledger, name)
+        raise BadInput([Fault(command, "none", need, "say which trial")])
+    return Selected(held.sweep.address, held.trial.number, f"{name}, promotion {held.record.id}")
+
+
 def frontier_table(found: Frontier) -> Table:
     """The front, cheapest first, as a table."""
     metrics = [goal.metric for goal in found.goals]
@@ -54,7 +104,7 @@ def frontier_table(found: Frontier) -> Table:
     table = Table("trial", *runs, *metrics, "on the front", "can't be told from", "params", title=title)
     table.title_justify = "left"
     for point in found.front:
-        cells = _shown_values(point)
+        cells = shown_values(point)
         alike = ", ".join(str(number) for number in indistinguishable(point, found.front)) or "-"
         knee = " (knee)" if point.number == found.knee.number else ""
         knee += " (imported)" if point.imported else ""
@@ -64,7 +114,16 @@ def frontier_table(found: Frontier) -> Table:
     return table
 
 
-def _shown_values(point: Point) -> list[str]:
+def unconfirmed_note(found: Frontier) -> str | None:
+    """What a confirmed front doesn't show; None if it shows all."""
+    if not found.unconfirmed:
+        return None
+    numbers = ", ".join(map(str, found.unconfirmed))
+    return f"on the search's front, but not confirmed and not shown: {numbers}; run platform confirm {found.address}"
+
+
+def shown_values(point: Point) -> list[str]:
+    """A point's values with their errors and units."""
     return [
         units.metric(goal.metric, value, error)
         for goal, value, error in zip(point.goals, point.values, point.errors, strict=True)
@@ -92,6 +151,8 @@ def pareto(
         echo_json(found.to_json())
         return
     console().print(frontier_table(found))
+    if note := unconfirmed_note(found):
+        typer.echo(f"note: {note}")
     if plot is not None:
         typer.echo(f"drawn: {plot}")
 
@@ -113,12 +174,16 @@ def pick(
     if as_json:
         echo_json({"sweep": found.address, "point": found.point_json(point)})
         return
-    named = ", ".join(f"{goal.metric} {shown}" for goal, shown in zip(found.goals, _shown_values(point), strict=True))
+    named = ", ".join(f"{goal.metric} {shown}" for goal, shown in zip(found.goals, shown_values(point), strict=True))
     basis = f"confirmed by {units.count(point.runs, 'run')}" if point.runs else "one run, not confirmed"
     basis += f"; {point.origin}, not trained here" if point.imported and not point.runs else ""
     typer.echo(f"trial {point.number}: {named} ({basis})")
     for path, value in point.params.items():
         typer.echo(f"  {path}: {value}")
+    if note := unconfirmed_note(found):
+        typer.echo(f"note: {note}")
     if not point.runs:
         typer.echo(f"next: platform confirm {sweep} tells noise from merit, under new seeds")
     typer.echo(f"next: platform export {sweep} --trial {point.number} --out {production_file(found.address)}")
+    if point.runs:
+        typer.echo(f"next: platform promote {sweep} --trial {point.number} --as production")

@@ -8,7 +8,7 @@ import typer
 
 from sweep_platform.cli.app import app, examples
 from sweep_platform.cli.explore import Address
-from sweep_platform.cli.running import AddressOption, ExecutorOption, Plain, executor_of, watched
+from sweep_platform.cli.running import AddressOption, ExecutorOption, Plain, check_here, executor_of, watched
 from sweep_platform.cli.sweep import conclude
 from sweep_platform.errors import BadInput, Fault
 from sweep_platform.home import PATIENCE_S, Home, find_sweep
@@ -35,6 +35,7 @@ def confirm(
     with home.ledger(patience_s=PATIENCE_S) as ledger:
         record = find_sweep(ledger, sweep)
         spec = SweepSpec.from_dict(record.spec)
+        check_here(spec, address)
         wanted = spec.confirm.model_copy(update=_given(runs=runs, max_runs=max_runs))
         if wanted.max_runs < wanted.runs:
             need = f"at least --runs, which is {wanted.runs}"
@@ -44,7 +45,7 @@ def confirm(
             typer.echo(f"note: {note}", err=True)
         spec = spec.model_copy(update={"confirm": wanted})
         with (
-            watched(ledger, home, plain=plain) as observers,
+            watched(ledger, home, plain=plain, confirming=True) as observers,
             open_confirmation(ledger, record, spec, home, observers=observers) as driver,
         ):
             runner.run(driver)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,8 @@ class _Row:
     cost: float | None = None
     costs: dict[str, float] = field(default_factory=dict)
     """What it has cost in each currency of the budget."""
+    counts: bool = False
+    """It ran here, for what runs now: a candidate of a search, or a run that confirms one."""
     sampling_yield: float | None = None
     reason: str | None = None
     first_step: int | None = None
@@ -109,8 +112,10 @@ class _Row:
 class _Board:
     """The rows and the sweep's budget; an observer of the driver's events without a face."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, confirming: bool) -> None:
+        self.confirming = confirming
         self.rows: dict[int, _Row] = {}
+        self.candidates: dict[str, int] = {}
         self.sweep = ""
         self.shown = _Shown()
         self.budget = 0
@@ -120,37 +125,61 @@ class _Board:
 
     def open(self, sweep: SweepRecord, spec: SweepSpec, trials: Sequence[TrialRecord]) -> None:
         self.sweep, self.budget, self.concurrency = sweep.address, spec.budget.trials, spec.budget.concurrency
-        self.shown, self.amounts = _Shown.of(spec), spec.budget.amounts
+        self.shown, self.amounts = _Shown.of(spec), {} if self.confirming else spec.budget.amounts
         for trial in trials:
             self.row(trial).settle(trial, self.shown)
 
     def row(self, trial: TrialRecord) -> _Row:
+        if trial.replicate == 0:
+            self.candidates[trial.params_hash] = trial.number
         if trial.number not in self.rows:
-            self.rows[trial.number] = _Row(trial.number, trial.state.value, short_params(trial.params))
-        return self.rows[trial.number]
+            self.rows[trial.number] = _Row(trial.number, trial.state.value, self._what(trial))
+        row = self.rows[trial.number]
+        row.counts = trial.attempts > 0 and (trial.replicate > 0) == self.confirming
+        return row
+
+    def _what(self, trial: TrialRecord) -> str:
+        """Which config a trial trains, and of a confirming run why."""
+        params = short_params(trial.params)
+        if trial.replicate == 0:
+            return params
+        return f"run {trial.replicate} of trial {self.candidates[trial.params_hash]}: {params}"
 
     @property
     def counted(self) -> int:
-        """Trials that are finished and count against the budget."""
-        return sum(row.state in ("complete", "failed", "lost", "pruned") for row in self.rows.values())
+        """Trials that are finished and count against the budget, or runs that confirm."""
+        return sum(row.counts and row.state not in ("running", "paused", "waiting") for row in self.rows.values())
 
     @property
     def eta(self) -> float | None:
         """Seconds to the sweep's end, from the mean length of its finished trials."""
-        lengths = [row.seconds for row in self.rows.values() if row.state == "complete" and row.seconds]
-        if not lengths:
+        lengths = [row.seconds for row in self.rows.values() if row.counts and row.state == "complete" and row.seconds]
+        if self.confirming or not lengths:  # nobody knows how often the front has to run
             return None
         running = [row for row in self.rows.values() if row.state == "running"]
-        waiting = max(0, self.budget - self.counted - len(running))
+        waiting = min(self.budget - self.counted, *self._affordable()) - len(running)
         mean = sum(lengths) / len(lengths)
         ahead = sum(mean if row.eta is None else row.eta for row in running)
-        return (ahead + waiting * mean) / self.concurrency
+        return (ahead + max(0, waiting) * mean) / self.concurrency
+
+    def _spent(self, currency: str) -> float:
+        return sum(row.costs.get(currency, 0.0) for row in self.rows.values() if row.counts)
+
+    def _affordable(self) -> list[float]:
+        """Trials that the rest of each amount pays for, at the mean cost so far; no number where nothing limits it."""
+        spent = {currency: self._spent(currency) for currency in self.amounts}
+        return [math.inf] + [
+            math.ceil((self.amounts[currency] - cost) / cost * self.counted) for currency, cost in spent.items() if cost
+        ]
 
     def summary(self) -> str:
-        parts = [f"{self.sweep}: {self.counted}/{self.budget} trials"]
+        if self.confirming:
+            parts = [f"{self.sweep}: {units.count(self.counted, 'confirming run')}"]
+        else:
+            parts = [f"{self.sweep}: {self.counted}/{self.budget} trials"]
         for currency, limit in self.amounts.items():
             name = f"cost/{currency}"
-            spent = units.metric(name, sum(row.costs.get(currency, 0.0) for row in self.rows.values()))
+            spent = units.metric(name, self._spent(currency))
             parts.append(f"{currency} {spent} of {units.metric(name, limit)}")
         parts.append(f"elapsed {units.duration(time.monotonic() - self.started)}")
         if self.eta is not None:
@@ -161,8 +190,8 @@ class _Board:
 class LiveDisplay:
     """A table that redraws in place; for terminals."""
 
-    def __init__(self, console: Console) -> None:
-        self._board = _Board()
+    def __init__(self, console: Console, *, confirming: bool = False) -> None:
+        self._board = _Board(confirming=confirming)
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn()
         )
@@ -212,8 +241,9 @@ class LiveDisplay:
             return Group(Text("starting ..."), self._progress)
         table = Table("trial", "state", "step", "accuracy", "cost", "yield", "ETA", "params / reason")
         # Those refused before they cost anything are only counted; of the others, those that fit in the terminal.
-        ran = [row for row in list(board.rows.values()) if row.state != "infeasible" or row.step]
-        refused, hidden = len(board.rows) - len(ran), max(0, len(ran) - max(3, self._live.console.height - _AROUND))
+        rows = [row for row in list(board.rows.values()) if row.counts or not board.confirming]
+        ran = [row for row in rows if row.state != "infeasible" or row.step]
+        refused, hidden = len(rows) - len(ran), max(0, len(ran) - max(3, self._live.console.height - _AROUND))
         for row in sorted(ran, key=lambda row: (row.state == "running", row.number))[hidden:]:
             table.add_row(
                 str(row.number),
@@ -233,9 +263,9 @@ class LiveDisplay:
 class PlainDisplay:
     """One line an event; for logs and pipes."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
+    def __init__(self, write: Callable[[str], None], *, confirming: bool = False) -> None:
         self._write = write
-        self._board = _Board()
+        self._board = _Board(confirming=confirming)
         self._shown: dict[str, int] = {}
 
     def __enter__(self) -> PlainDisplay:
@@ -252,7 +282,10 @@ class PlainDisplay:
         self._board.open(sweep, spec, trials)
         done = self._board.counted
         resumed = f", {done} already finished" if done else ""
-        self._line(f"sweep {sweep.address}: {spec.budget.trials} trials, {spec.budget.concurrency} at once{resumed}")
+        planned = f"{spec.budget.trials} trials"
+        if self._board.confirming:
+            planned = f"each point of its front again, {spec.confirm.runs} to {spec.confirm.max_runs} times"
+        self._line(f"sweep {sweep.address}: {planned}, {spec.budget.concurrency} at once{resumed}")
 
     def prepare_progress(self, what: str, done: int, total: int) -> None:
         """Show how far the preparation is."""
@@ -301,8 +334,8 @@ class PlainDisplay:
 Display = LiveDisplay | PlainDisplay
 
 
-def display(console: Console, *, plain: bool) -> Display:
-    """Choose by where the output goes."""
+def display(console: Console, *, plain: bool, confirming: bool = False) -> Display:
+    """Choose by where the output goes; `confirming` where the front runs again, and no search."""
     if plain or not console.is_terminal:
-        return PlainDisplay(lambda line: print(line, flush=True))
-    return LiveDisplay(console)
+        return PlainDisplay(lambda line: print(line, flush=True), confirming=confirming)
+    return LiveDisplay(console, confirming=confirming)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sweep_platform import units
 from sweep_platform.cli.app import app, console, echo_json, examples
-from sweep_platform.frontier import CURRENCIES
+from sweep_platform.frontier import CURRENCIES, outlined
 from sweep_platform.home import Home, find_sweep
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def status(
             _list_sweeps(ledger, as_json)
             return
         record = find_sweep(ledger, sweep)
-        trials = ledger.outline(record.id)
         metrics = objective_metrics(record)
+        trials = ledger.outline(record.id, outlined(record))
         left = budget_left(ledger, record, trials)
         if as_json:
             rows = [_trial_json(trial, metrics) for trial in trials]
@@ -74,14 +74,17 @@ def status(
             told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
             typer.echo(f"the last {ROWS} of {len(trials)} trials ({told}); --all or --json shows the others")
         typer.echo(f"left of the budget: {', '.join(units.amount(key, value) for key, value in left.items())}")
-        latest = {chosen["alias"]: chosen for chosen in _promotions(ledger, record, trials)}
-        for chosen in latest.values():
-            typer.echo(f"{chosen['alias']}: trial {chosen['trial']} by {chosen['who']} ({chosen['why']})")
+        for chosen in _promotions(ledger, record, trials):
+            if chosen["current"]:
+                mark = "" if chosen["confirmed"] else ", UNCONFIRMED"
+                typer.echo(f"{chosen['alias']}: trial {chosen['trial']} by {chosen['who']} ({chosen['why']}){mark}")
 
 
 def _promotions(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> list[dict[str, Any]]:
-    """The sweep's choices, oldest first."""
+    """The promotions of the sweep's trials, oldest first; `platform promotions --json` has their evidence."""
     numbers = {trial.id: trial.number for trial in trials}
+    history = ledger.promotions()
+    current = {chosen.alias: chosen.id for chosen in history}
     return [
         {
             "trial": numbers[chosen.trial_id],
@@ -89,8 +92,11 @@ def _promotions(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecord
             "who": chosen.who,
             "why": chosen.why,
             "at": chosen.at.isoformat(timespec="seconds"),
+            "confirmed": chosen.confirmed,
+            "current": current[chosen.alias] == chosen.id,
         }
-        for chosen in ledger.promotions(sweep.id)
+        for chosen in history
+        if chosen.sweep_id == sweep.id
     ]
 
 

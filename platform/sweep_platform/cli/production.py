@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,12 +10,12 @@ import typer
 
 from sweep_platform import units
 from sweep_platform.cli.app import app, examples, progress_lines
-from sweep_platform.cli.choose import Knee, MaxCost, MinAccuracy, choose, frontier
-from sweep_platform.cli.explore import Address
+from sweep_platform.cli.choose import Knee, MaxCost, MinAccuracy, Promotable, Trial, selected
 from sweep_platform.errors import BadInput, Fault
-from sweep_platform.home import Home, find_sweep
+from sweep_platform.home import Home
 
 if TYPE_CHECKING:
+    from sweep_platform.production.document import ProductionFile
     from sweep_platform.trainers import StepMetrics
 
 
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
         "platform export aime --knee --out best.yaml",
         "platform export aime --trial 7 --out best.yaml",
         "platform export aime@1 --max-cost 1e12 --out cheap.yaml",
+        "platform export production --out best.yaml",
     )
 )
 def export(
-    sweep: Address,
+    sweep: Promotable,
     *,
     out: Annotated[Path, typer.Option(help="The file to write.")],
-    trial: Annotated[int | None, typer.Option(help="A complete trial's number.")] = None,
+    trial: Trial = None,
     knee: Knee = False,
     max_cost: MaxCost = None,
     min_accuracy: MinAccuracy = None,
@@ -39,44 +41,45 @@ def export(
     """Write a trial's config as a production file, with where it came from."""
     from sweep_platform.production import export as write
 
-    by_rule = knee or max_cost is not None or min_accuracy is not None
-    if (trial is None) != by_rule:
-        need = "one of --trial N, --knee, --max-cost X, --min-accuracy Y"
-        got = "none" if trial is None else "--trial and another"
-        raise BadInput([Fault("export", got, need, "say which trial")])
     with Home.locate().ledger() as ledger:
-        find_sweep(ledger, sweep)
-        why = f"--trial {trial}"
-        if trial is None:
-            found = frontier(ledger, sweep)
-            trial = choose(found, knee=knee, max_cost=max_cost, min_accuracy=min_accuracy).number
-            bounds = {"--max-cost": max_cost, "--min-accuracy": min_accuracy}
-            why = " ".join(f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None) or "--knee"
-        path = write(ledger, sweep, trial, out, to=to, force=force, why=why)
-    typer.echo(f"trial {trial} of {sweep} written to {path}")
+        one = selected(ledger, sweep, "export", trial=trial, knee=knee, max_cost=max_cost, min_accuracy=min_accuracy)
+        path = write(ledger, one.address, one.number, out, to=to, force=force)
+    typer.echo(f"trial {one.number} of {one.address} written to {path}")
     typer.echo(f"next: platform train {path}")
 
 
 @app.command(
     epilog=examples(
-        "platform train best.yaml", "platform train best.yaml trainer.total_training_steps=60 --name longer"
+        "platform train best.yaml",
+        "platform train production",
+        "platform train best.yaml trainer.total_training_steps=60 --name longer",
     )
 )
 def train(
-    file: Annotated[Path, typer.Argument(help="A production file, as export writes it.")],
+    what: Annotated[
+        str,
+        typer.Argument(metavar="FILE|ALIAS", help="A production file, as export writes it; or what was promoted as."),
+    ],
     overrides: Annotated[list[str] | None, typer.Argument(help="dotted.key=value, as in Hydra.")] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the run and its folder; the file's name by default.")
+        str | None, typer.Option(help="Name of the run and its folder; by default the file's, or SWEEP-VERSION-TRIAL.")
     ] = None,
 ) -> None:
     """Train a chosen config to its end as a production run; the same command resumes it."""
+    import logging
+
+    from sweep_platform.cli.running import Warnings
     from sweep_platform.production import run_production
 
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[Warnings()])
+    home = Home.locate()
+    file, run_name = _promoted(home, what)
     result = run_production(
-        file,
+        Path(what),
         overrides or (),
-        home=Home.locate(),
-        name=name,
+        home=home,
+        file=file,
+        name=name or run_name,
         progress=progress_lines(),
         on_step=lambda step: typer.echo(_step_line(step)),
         warn=lambda line: typer.echo(line, err=True),
@@ -87,6 +90,35 @@ def train(
         error, drawn = result.accuracy_se, units.sampling(result.metrics)
         typer.echo(f"{result.metric}: {units.accuracy(result.accuracy, error)}{drawn}")
     typer.echo(f"checkpoints: {result.folder}")
+
+
+def _promoted(home: Home, what: str) -> tuple[ProductionFile | None, str | None]:
+    """What is promoted under a name, as a file would say it, and what its run is called; nothing where it is a file.
+
+    Raises:
+        BadInput: it is neither, or both.
+    """
+    from sweep_platform.production.promotion import current, evidence_line, is_alias, promoted_file, unknown_alias
+
+    if not is_alias(what):
+        return None, None
+    is_file = Path(what).is_file()
+    if is_file and not home.has_ledger:
+        return None, None
+    with home.ledger() as ledger:
+        held = current(ledger, what)
+        if held is None and is_file:
+            return None, None
+        if held is None:
+            fault = unknown_alias(ledger, what, "train")
+            raise BadInput([replace(fault, need=f"a production file, or {fault.need}")])
+        if is_file:
+            do = f"write ./{what} for the file, or rename it for the promotion"
+            raise BadInput([Fault("train", f"{what!r}, a file and the alias of a promotion", "one of them", do)])
+        file = promoted_file(ledger, held)
+    record = held.record
+    typer.echo(f"{what}: {held.title}, promoted {record.at:%Y-%m-%d} by {record.who} ({evidence_line(record)})")
+    return file, held.run_name
 
 
 def _step_line(step: StepMetrics) -> str:

@@ -13,12 +13,14 @@ from rich.console import Console
 from sweep_platform.errors import BadInput, Fault
 from sweep_platform.executors.address import check_address
 from sweep_platform.home import Home
+from sweep_platform.trainers import load_trainer, machine_faults
 
 if TYPE_CHECKING:
     from run_ledger import Ledger
 
     from sweep_platform.events import Observer
     from sweep_platform.executors import Executor, ExecutorName
+    from sweep_platform.spec import SweepSpec
 
 ExecutorOption = Annotated[
     str, typer.Option("--executor", help="ray (trials at once) or inline (one by one, in this process).")
@@ -44,16 +46,35 @@ def executor_of(name: str, address: str | None) -> Executor:
     return make_executor(cast("ExecutorName", name), address=address)
 
 
+def check_here(spec: SweepSpec, address: str | None) -> None:
+    """Refuse trials that would run on this machine and can't; what a cluster has is seen once it is joined.
+
+    Raises:
+        BadInput: it lacks what they need, such as a device.
+    """
+    if address is not None:
+        return
+    from sweep_platform.driver.placing import spread
+
+    trainer = load_trainer(spec.trainer)
+    config = spread(spec.trial_config({}), spec.hardware.devices, spec.threads)
+    do = "correct it, or name a cluster that can by --address"
+    if found := machine_faults(trainer, trainer.Config.model_validate(config)):
+        raise BadInput([Fault(fault.key, fault.got, fault.need, do) for fault in found])
+
+
 @contextmanager
-def watched(ledger: Ledger, home: Home, *, plain: bool) -> Iterator[tuple[Observer, ...]]:
+def watched(ledger: Ledger, home: Home, *, plain: bool, confirming: bool = False) -> Iterator[tuple[Observer, ...]]:
     """The screen and MLflow, as observers of a driver."""
     from sweep_platform.cli.display import display
     from sweep_platform.tracking import MLflowObserver, Store
 
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[Warnings()])
+    warnings = Warnings()
+    warnings.setLevel(logging.WARNING)  # what a trainer says beside goes to its trial's folder
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[warnings])
     store = Store(home.mlflow_uri, home.artifacts)
     with (
-        display(Console(), plain=plain) as shown,
+        display(Console(), plain=plain, confirming=confirming) as shown,
         MLflowObserver(ledger, store, warn=_warn) as mlflow,
     ):
         yield shown, mlflow

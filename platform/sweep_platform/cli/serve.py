@@ -36,5 +36,5 @@ def sync(sweep: Address) -> None:
 
     home = Home.locate()
     with home.ledger() as ledger:
-        count = write(ledger, sweep, Store(home.mlflow_uri, home.artifacts))
+        count = write(ledger, sweep, Store(home.mlflow_uri, home.artifacts), home)
     typer.echo(f"{count} trials of {sweep} are in MLflow; see them with platform ui")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -74,7 +75,7 @@ def import_(
     typer.echo(f"{address} has {_told(done.taken) or 'nothing more'} of study {study_name!r}")
     if done.left_out:
         typer.echo(f"left out: {_told(done.left_out)}")
-    typer.echo(f"next: platform sweep {spec}")
+    typer.echo(f"next: {shlex.join(['platform', 'sweep', str(spec), *(overrides or ())])}")
 
 
 def _told(counts: Mapping[str, int]) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from sweep_platform import units
 from sweep_platform.cli.app import app, console, examples
-from sweep_platform.cli.running import AddressOption, ExecutorOption, Plain, executor_of, watched
+from sweep_platform.cli.running import AddressOption, ExecutorOption, Plain, check_here, executor_of, watched
 from sweep_platform.errors import BadInput, Fault
 from sweep_platform.home import PATIENCE_S, Home, find_sweep, production_file
 from sweep_platform.spec import load_spec
@@ -52,6 +52,7 @@ def sweep(
     from sweep_platform.driver import open_sweep
 
     loaded, runner = checked(spec, overrides), executor_of(executor, address)
+    check_here(loaded, address)
     home = Home.locate()
     with home.ledger(must_exist=False, patience_s=PATIENCE_S) as ledger:
         sources = [find_sweep(ledger, address) for address in source or ()]
@@ -100,14 +101,17 @@ def conclude(ledger: Ledger, record: SweepRecord) -> None:
     Raises:
         NoFeasibleTrial: no trial is complete.
     """
-    from sweep_platform.cli.choose import frontier_table
+    from sweep_platform.cli.choose import frontier_table, unconfirmed_note
     from sweep_platform.evidence import judged_frontier
 
     found = judged_frontier(ledger, record)
     console().print(frontier_table(found))
-    confirm = "" if found.confirmed else f"platform confirm {record.name}, or "
+    if note := unconfirmed_note(found):
+        typer.echo(f"note: {note}")
+    confirm = "" if found.confirmed and not found.unconfirmed else f"platform confirm {record.name}, or "
+    promote = f"platform promote {record.name} --knee --as production, or " if found.confirmed else ""
     export = f"platform export {record.name} --knee --out {production_file(record.name)}"
-    typer.echo(f"next: {confirm}{export}, or platform ui")
+    typer.echo(f"next: {confirm}{promote}{export}, or platform ui")
 
 
 @app.command(
@@ -122,7 +126,16 @@ def validate(spec: Spec, overrides: Overrides = None) -> None:
     trials, parameters = units.count(loaded.budget.trials, "trial"), units.count(len(loaded.search), "parameter")
     typer.echo(f"{spec}: valid; {trials} over {parameters}; {objectives}")
     trainer, base = load_trainer(loaded.trainer), loaded.trial_config({})
+    try:
+        check_here(loaded, None)
+    except BadInput as error:
+        for fault in error.faults:
+            typer.echo(f"note: not on this machine: {fault}", err=True)
     if told := describe_config(trainer, base):
         typer.echo(f"base config: {told}")
-    if (memory := estimate_memory(trainer, trainer.Config.model_validate(base))) is not None:
-        typer.echo(f"base config: about {memory} on one device")
+    devices = loaded.hardware.devices
+    if (memory := estimate_memory(trainer, trainer.Config.model_validate(base), devices)) is not None:
+        limit = loaded.hardware.memory_gb
+        over = "" if limit is None or memory.total_gb <= limit else f", more than hardware.memory_gb, {limit:g}"
+        where = "one device" if devices == 1 else f"each of {devices} devices"
+        typer.echo(f"base config: about {memory} on {where}{over}")

@@ -16,7 +16,7 @@ from run_ledger import TrialRecord, TrialState
 
 from sweep_platform.driver.assignment import WAIT, Assignment, Crashed, Outcome, Wait
 from sweep_platform.driver.failures import BACKOFF_S, RETRIES, disk_fault, machine_fault
-from sweep_platform.driver.placing import Workplace, set_aside, trainer_section, with_trainer
+from sweep_platform.driver.placing import Workplace, set_aside, spread, trainer_section, with_trainer
 from sweep_platform.driver.plan import Plan
 from sweep_platform.driver.reading import Verdict, judge, read
 from sweep_platform.driver.roster import Roster
@@ -217,6 +217,9 @@ class Driver:
         self._losses[number] += 1
         if self._losses[number] > RETRIES:
             return False
+        # Until it starts again it doesn't run: neither for who asks meanwhile nor if the command ends in the pause.
+        self._roster.ledger.finish_trial(run.assignment.attempt, TrialState.WAITING)
+        self._roster.refresh(number)
         pause = BACKOFF_S[self._losses[number] - 1]
         _log.warning("trial %d: lost (%s); tried again from its checkpoint in %g s", number, why, pause)
         self._queue[number] = time.monotonic() + pause
@@ -264,10 +267,12 @@ class Driver:
         if trainer_section(self.spec.base).get("num_threads") is None:
             config = with_trainer(config, num_threads=self.spec.threads)
         config = with_trainer(config, default_local_dir=str(self.workplace(trial.number)))
+        config = spread(config, self.spec.hardware.devices, self.spec.threads)
         if self.spec.pruning is not None:
             config = with_trainer(config, test_at=list(self.spec.pruning.rungs))
         threads = trainer_section(config).get("num_threads") or self.spec.threads
         assignment = Assignment(trial, attempt, config, threads)
+        self._plan.started()
         self._running[trial.number] = _Run(assignment)
         self.observers.trial_started(trial)
         return assignment

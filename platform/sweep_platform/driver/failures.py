@@ -17,7 +17,9 @@ BACKOFF_S = (1.0, 8.0)
 _MACHINE = re.compile(
     r"^(MemoryError|OutOfMemoryError|torch\.\w*OutOfMemoryError|ConnectionError|ConnectionResetError|BrokenPipeError"
     r"|DistBackendError|DistNetworkError)\b"
-    r"|\b(out of memory|Cannot allocate memory|can't allocate memory|NCCL error|Input/output error)\b",
+    r"|\b(out of memory|Cannot allocate memory|can't allocate memory|NCCL error|HCCL error|Input/output error)\b"
+    r"|\bgloo\b.*\b(Connection (closed|reset) by peer|Broken pipe|Connection refused|Timed out)\b"
+    r"|\bprocess \d+ of \d+ ended \(SIG(KILL|TERM)\)",
     re.IGNORECASE,
 )
 _DISK = re.compile(

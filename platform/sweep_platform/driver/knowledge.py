@@ -29,10 +29,6 @@ class Knowledge:
     _told: dict[int, TrialState] = field(default_factory=dict)
     _shown: dict[int, tuple[float, ...] | None] = field(default_factory=dict)
 
-    def told(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-        """Those of the trials that the searcher knows; with early stopping, all."""
-        return [trial for trial in trials if self.halving is not None or trial.number in self._told]
-
     def tell(self, trial: TrialRecord) -> None:
         """Tell how a trial stands; of a stopped one, what it showed."""
         shown = self._projected(trial)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -131,7 +130,7 @@ def _search_plan(roster: Roster, spec: SweepSpec, feasibility: Feasibility, anno
     for path, values in impossible.items():
         for value, why in values.items():
             _log.warning("search.%s: %r is left out, as no trial can have it: %s", path, value, why)
-    spending = Spending(spec.budget, running_seconds(roster.ledger, roster.candidates), time.monotonic())
+    spending = Spending(spec.budget, running_seconds(roster.ledger, roster.candidates))
     return SearchPlan(
         roster,
         spec,

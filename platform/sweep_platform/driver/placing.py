@@ -63,3 +63,24 @@ def with_trainer(config: Any, **values: Any) -> dict[str, Any]:
     section = trainer_section(config)
     known = {key: value for key, value in values.items() if key in section}
     return {**config, "trainer": {**section, **known}} if section else dict(config)
+
+
+def nodes_of(config: Any) -> int:
+    """Nodes that a trial of this config takes."""
+    return int(trainer_section(config).get("nnodes") or 1)
+
+
+def spread(config: Any, devices: int, threads: int) -> dict[str, Any]:
+    """The config with the processes that it takes on each node, and the threads of each of them.
+
+    Args:
+        config: A trial's.
+        devices: Of the trial, on all nodes; of the trainer's own number, where it has one, there are as many instead.
+        threads: That the trial has on each node, unless its config says so.
+    """
+    section, nodes = trainer_section(config), nodes_of(config)
+    processes = section.get("n_gpus_per_node") or max(1, devices // nodes)
+    if processes * nodes == 1:
+        return dict(config)
+    share = max(1, (section.get("num_threads") or threads) // processes)
+    return with_trainer(config, n_gpus_per_node=processes, num_threads=share)

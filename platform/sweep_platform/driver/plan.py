@@ -39,6 +39,9 @@ class Plan(Protocol):
     def limit(self) -> str | None:
         """Why nothing new starts any more; None while something may."""
 
+    def started(self) -> None:
+        """A trial starts, or goes on."""
+
     def goes_on(self, trial: TrialRecord, metrics: Mapping[str, float], final: bool) -> bool:
         """Whether a trial goes on after the step that it stands at; otherwise it pauses."""
 
@@ -116,6 +119,10 @@ class SearchPlan:
         """Whether a trial is paused."""
         return bool(self._paused)
 
+    def started(self) -> None:
+        """The clock runs from the first one on."""
+        self._spending.begin()
+
     def goes_on(self, trial: TrialRecord, metrics: Mapping[str, float], final: bool) -> bool:
         """Whether the trial is among the best at its rung, if it stands at one."""
         if self._halving is None:
@@ -146,9 +153,10 @@ class SearchPlan:
     def _spent(self) -> str | None:
         """Which amount of the budget is used up, so that nothing starts or goes on.
 
-        The cost is that of the trials that the searcher knows, so that it, too, is the same at any speed.
+        A cost counts as soon as its trial ends, whether or not the searcher knows of it: speed may decide after how
+        many trials a budget is spent, never which they are.
         """
-        return self._spending.exhausted(self._knowledge.told(self._roster.candidates))
+        return self._spending.exhausted(self._roster.candidates)
 
     def _suggest(self) -> TrialRecord | None:
         """Ask for a candidate and record it, with those refused before it; None at the end of the space."""

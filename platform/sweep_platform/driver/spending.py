@@ -23,18 +23,22 @@ class Spending:
     budget: Budget
     earlier_s: float
     """Wall seconds in which trials ran under earlier runs of the command."""
-    began: float
-    """When this run of the command began, by the monotonic clock."""
+    began: float | None = None
+    """When the first trial of this run of the command started, by the monotonic clock; None before that."""
+
+    def begin(self) -> None:
+        """Let the clock run: a trial starts, or goes on. What went before, such as preparing the trainer, is free."""
+        self.began = time.monotonic() if self.began is None else self.began
 
     def wall_clock(self) -> float:
         """Seconds in which trials ran, earlier runs included."""
-        return self.earlier_s + time.monotonic() - self.began
+        return self.earlier_s + (0.0 if self.began is None else time.monotonic() - self.began)
 
     def exhausted(self, trials: Iterable[TrialRecord]) -> str | None:
         """Which amount is used up, so that nothing starts or goes on; None if none is.
 
         Args:
-            trials: those whose cost counts; a suggestion is the same at any speed if they are those that it knows.
+            trials: those whose cost counts.
         """
         budget = self.budget
         if budget.wall_clock is not None and self.wall_clock() >= budget.wall_clock:
@@ -58,8 +62,8 @@ class Spending:
 
 def budget_left(ledger: Ledger, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> dict[str, float]:
     """What is left of each limit of the budget that the sweep last ran with, as if it went on now."""
-    stored = {key: value for key, value in sweep.spec["budget"].items() if key in Budget.model_fields}
-    spending = Spending(Budget.model_validate(stored), running_seconds(ledger, trials), time.monotonic())
+    stored = Budget.model_validate(Budget.known(sweep.spec["budget"]))
+    spending = Spending(stored, running_seconds(ledger, trials))
     return spending.remaining(trials)
 
 

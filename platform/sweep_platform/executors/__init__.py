@@ -17,6 +17,7 @@ class Executor(Protocol):
         """Run trials until `driver.next_trial()` gives None.
 
         Raises:
+            BadInput: the cluster has no room for a trial.
             PlatformError: the sweep can't go on: preparation failed, or there is no cluster.
             KeyboardInterrupt: as the user pressed it; trials that were running are continued by the next run.
         """

@@ -6,18 +6,40 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from sweep_platform.driver import Crashed, Ended
 from sweep_platform.errors import one_line
-from sweep_platform.executors.payload import encode
-from sweep_platform.trainers import StepMetrics, Trainer
+from sweep_platform.executors.payload import Job, encode
+from sweep_platform.logs import logged
+from sweep_platform.trainers import StepMetrics, Trainer, load_trainer
 
+OUTPUT = "output.log"
+"""In the trial's folder: what the trainer printed."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
-def run_attempt(trainer: Trainer, config: Mapping[str, Any], report: Callable[[bytes], bool]) -> Ended | Crashed:
+def run_job(job: Job, report: Callable[[bytes], bool], rank: int = 0) -> Ended | Crashed:
+    """Do one attempt in a process that is there for it, or this process's part of it.
+
+    Args:
+        job: The attempt.
+        report: As `run_attempt` has it.
+        rank: Of this process among those that train together; the leading one, 0, keeps the trainer's log.
+    """
+    folder = Path(job.folder)
+    _print_to(folder / (OUTPUT if rank == 0 else f"output-{rank}.log"))
+    with threads_limited(job.threads):
+        trainer = load_trainer(job.trainer)
+        trainer.prepare(trainer.Config.model_validate(job.config))
+        return run_attempt(trainer, job.config, report, folder if rank == 0 else None)
+
+
+def run_attempt(
+    trainer: Trainer, config: Mapping[str, Any], report: Callable[[bytes], bool], folder: Path | None
+) -> Ended | Crashed:
     """Train, and say how it ended. What `report` raises is raised again once the trainer has stopped.
 
     A trainer that is told to stop may leave a checkpoint first, so a failure in `report` stops it like that.
@@ -26,6 +48,7 @@ def run_attempt(trainer: Trainer, config: Mapping[str, Any], report: Callable[[b
         trainer: What trains.
         config: Its config, plain.
         report: Takes each step's encoded report, and says whether to go on.
+        folder: The trial's, for the trainer's log; None keeps none.
     """
     failures: list[BaseException] = []
 
@@ -38,13 +61,25 @@ def run_attempt(trainer: Trainer, config: Mapping[str, Any], report: Callable[[b
             return False
 
     try:
-        trainer.train(trainer.Config.model_validate(config), guarded)
+        with nullcontext() if folder is None else logged(trainer, folder):
+            trainer.train(trainer.Config.model_validate(config), guarded)
         outcome: Ended | Crashed = Ended()
     except (Exception, SystemExit) as error:
         outcome = Crashed(one_line(error), traceback.format_exc())
     if failures:
         raise failures[0]
     return outcome
+
+
+def _print_to(file: Path) -> None:
+    """Append what this process prints to a file, from here on."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
 
 
 def thread_environment(threads: int) -> dict[str, str]:

@@ -7,12 +7,13 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 
@@ -33,6 +34,12 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -62,7 +69,7 @@ def connected(address: str | None, cores: int, threads: int) -> Iterator[Path]:
     with _environment(_QUIET), _silent(), _scratch() as folder:
         try:
             if ours:
-                with _sigterm_kept():
+                with _sigterm_interrupts():
                     _connect(address, cores, threads, folder)
             yield folder
         finally:
@@ -93,6 +100,19 @@ def _connect(address: str | None, cores: int, threads: int, folder: Path) -> Non
         raise PlatformError(f"Ray can't {where}: {one_line(error)}") from error
 
 
+def check_node() -> None:
+    """See whether Ray still runs on this machine.
+
+    Raises:
+        PlatformError: its process (raylet) is gone, without which nothing is ever placed or ends.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    if not any(node["NodeID"] == here and node["Alive"] for node in cast(Any, ray).nodes()):
+        need = "it to run as long as the sweep"
+        do = "see what ended it (memory that ran out, or somebody), then run the same command"
+        raise PlatformError(f"Ray: got the end of its process on this machine (raylet); need {need}; {do}")
+
+
 @contextmanager
 def _scratch() -> Iterator[Path]:
     """A temporary folder; first, those that killed processes left are removed."""
@@ -113,12 +133,36 @@ def _scratch() -> Iterator[Path]:
 
 
 @contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Keep the handler of SIGTERM, over which connecting puts Ray's own."""
+def _sigterm_interrupts() -> Iterator[None]:
+    """Keep the handler of SIGTERM, over which connecting puts Ray's own; meanwhile the signal is an interrupt.
+
+    Ray has two handlers. One raises SystemExit, which is lost where Python ignores exceptions, such as in a finaliser;
+    so the signal itself is looked for. The other, of its C++ part, sets an alarm that aborts the process 3 s later.
+
+    Raises:
+        KeyboardInterrupt: the signal came.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     handler = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        before, exited = signal.set_wakeup_fd(writer.fileno()), None
+        try:
+            yield
+        except SystemExit as error:
+            exited = error
+        finally:
+            signal.set_wakeup_fd(before)
+            signal.signal(signal.SIGTERM, handler)
+        writer.sendall(b"\0")  # so that there is something to read
+        if signal.SIGTERM in reader.recv(4096):
+            signal.alarm(0)
+            raise KeyboardInterrupt from exited
+    if exited is not None:
+        raise exited
 
 
 @contextmanager

@@ -42,5 +42,6 @@ class InlineExecutor:
             return driver.report(assignment, decode(data))
 
         with threads_limited(assignment.threads):
-            outcome = run_attempt(driver.trainer, assignment.config, report)
+            folder = driver.workplace(assignment.number)
+            outcome = run_attempt(driver.trainer, assignment.config, report, folder)
         driver.finish(assignment, outcome)

@@ -6,6 +6,7 @@ through Tune's searcher and scheduler; Tune's own experiment state, logs, sync a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -16,15 +17,20 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
-from sweep_platform.driver import Assignment, Crashed, Driver, Ended, Lost, Outcome
+from sweep_platform.driver import Assignment, Driver, Ended, Lost, Outcome
+from sweep_platform.driver.placing import nodes_of, spread, trainer_section
 from sweep_platform.errors import BadInput, Fault, PlatformError, one_line
-from sweep_platform.executors.cluster import connected
+from sweep_platform.executors.attempt import OUTPUT
+from sweep_platform.executors.cluster import check_node, connected
+from sweep_platform.executors.nodes import Layout, check_shared
 from sweep_platform.executors.payload import Job, decode
 from sweep_platform.executors.preparation import Preparation
-from sweep_platform.executors.worker import CRASH, JOB, OUTPUT, STEP, TrialWorker
+from sweep_platform.executors.worker import END, JOB, STEP, TrialWorker
 from sweep_platform.spec.model import available_cores
 
 T = TypeVar("T")
+LOOK_S = 5.0
+"""Seconds between two looks at whether Ray still runs on this machine."""
 
 
 class RayExecutor:
@@ -50,7 +56,7 @@ class RayExecutor:
             ) as preparation,
             connected(self._address, max(cores, needed), driver.spec.threads) as folder,
         ):
-            _check_room(driver.spec.threads)
+            _check_room(driver)
             preparation.wait()
             bridge = _Bridge(driver)
             try:
@@ -62,24 +68,35 @@ class RayExecutor:
                 raise bridge.failure
 
 
-def _check_room(threads: int) -> None:
-    """Refuse trials that no node of the cluster can hold, for which Tune would wait without end.
+def _check_room(driver: Driver) -> None:
+    """Refuse trials that the cluster can't hold, for which Tune would wait without end.
 
     Raises:
-        BadInput: so it is.
+        BadInput: so it is, or the nodes of a trial share no folder.
     """
+    spec = driver.spec
+    config = spread(spec.base, spec.hardware.devices, spec.threads)
+    if nodes_of(config) > 1:
+        layout = Layout.of(config, trainer_section(config).get("num_threads") or spec.threads)
+        if (fault := layout.room_fault(spec.budget.concurrency)) is not None:
+            raise BadInput([fault])
+        check_shared(driver.workplace(0).parent)
+        return
     largest = max(node["Resources"].get("CPU", 0.0) for node in cast(Any, ray).nodes() if node["Alive"])
-    if threads > largest:
+    if spec.threads > largest:
         need = f"at most {largest:g}, the CPUs of the cluster's largest node"
         do = "lower hardware.cores, or raise budget.concurrency"
-        raise BadInput([Fault("hardware.cores", f"{threads} for each trial", need, do)])
+        raise BadInput([Fault("hardware.cores", f"{spec.threads} for each trial", need, do)])
 
 
 def _tune(bridge: _Bridge, folder: Path) -> None:
     """Let Tune run what the driver assigns."""
     spec = bridge.driver.spec
     resources: dict[str, float] = {"cpu": spec.threads}
-    if cast(Any, ray).cluster_resources().get("GPU", 0) >= spec.hardware.devices:
+    if nodes_of(spec.base) > 1:
+        # The processes that it starts have their own; a byte, since nothing at all can't be asked.
+        resources = {"cpu": 0, "memory": 1}
+    elif cast(Any, ray).cluster_resources().get("GPU", 0) >= spec.hardware.devices:
         resources["gpu"] = spec.hardware.devices
     scheduler = cast(Any, _DriverScheduler)()
     scheduler.bridge = bridge
@@ -121,15 +138,24 @@ class _Bridge:
         if not isinstance(step, Assignment):
             return None
         self._assignments[trial_id] = step
+        if not self._has_room(step):
+            return None
         folder = str(self.driver.workplace(step.number))
         job = Job(self.driver.spec.trainer, step.config, step.threads, folder)
         return {JOB: job.dump()}
 
+    def _has_room(self, step: Assignment) -> bool:
+        """Whether the cluster still has the nodes that a trial needs; an attempt without would only wait for them."""
+        layout = Layout.of(step.config, step.threads)
+        fault = layout.room_fault(len(self.driver.running)) if layout.nodes > 1 else None
+        if fault is not None:
+            self.failure = PlatformError(f"{fault}, then run the same command")
+        return fault is None
+
     def heard(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Take what a worker says; return whether it goes on."""
-        if CRASH in result:
-            crash = result[CRASH]
-            self._outcomes[trial_id] = Ended() if crash is None else Crashed(*crash)
+        if END in result:
+            self._outcomes[trial_id] = result[END]
             return False
         step = decode(result[STEP])
         go_on = self._guarded(lambda: self.driver.report(self._assignments[trial_id], step))
@@ -212,10 +238,11 @@ class _DriverScheduler(FIFOScheduler):
 
 
 class _StopOnFailure(Stopper):
-    """Ends Tune's run once the driver has failed."""
+    """Ends Tune's run once the driver has failed, or Ray has: Tune would wait for it without end."""
 
     def __init__(self, bridge: _Bridge) -> None:
         self._bridge = bridge
+        self._next_look = time.monotonic() + LOOK_S
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Stop no single trial."""
@@ -223,4 +250,10 @@ class _StopOnFailure(Stopper):
 
     def stop_all(self) -> bool:
         """Stop everything after a failure."""
+        if self._bridge.failure is None and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_S
+            try:
+                check_node()
+            except PlatformError as error:
+                self._bridge.failure = error
         return self._bridge.failure is not None

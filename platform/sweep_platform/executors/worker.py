@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import os
 import queue
-import sys
 import threading
 import traceback
-from pathlib import Path
 from typing import Any
 
 from ray.tune import Trainable
 
-from sweep_platform.driver import Crashed
+from sweep_platform.driver import Crashed, Outcome
+from sweep_platform.driver.placing import nodes_of
 from sweep_platform.errors import one_line
-from sweep_platform.executors.attempt import run_attempt, threads_limited
+from sweep_platform.executors.attempt import run_job
 from sweep_platform.executors.payload import Job
-from sweep_platform.trainers import load_trainer
 
-JOB, STEP, CRASH = "job", "step", "crash"
-"""Keys: the job in Tune's config; a step's bytes, or how the trainer failed, in Tune's result."""
-OUTPUT = "output.log"
-"""In the trial's folder: what the trainer printed."""
+JOB, STEP, END = "job", "step", "end"
+"""Keys: the job in Tune's config; a step's bytes, or how the attempt ended, in Tune's result."""
 GRACE_S = 120.0
 """Seconds that a stopped trainer gets to write its checkpoint."""
 
@@ -82,29 +78,20 @@ class _Conversation:
 
     def _run(self) -> None:
         try:
-            _print_to(Path(self._job.folder))
-            with threads_limited(self._job.threads):
-                trainer = load_trainer(self._job.trainer)
-                trainer.prepare(trainer.Config.model_validate(self._job.config))
-                outcome = run_attempt(trainer, self._job.config, self._report)
+            outcome: Outcome = self._trained()
         except BaseException as error:  # whatever it is, `next` waits for a word
             outcome = Crashed(one_line(error), traceback.format_exc())
-        crash = [outcome.error, outcome.traceback] if isinstance(outcome, Crashed) else None
-        self._said.put({CRASH: crash})
+        self._said.put({END: outcome})
+
+    def _trained(self) -> Outcome:
+        if nodes_of(self._job.config) == 1:
+            return run_job(self._job, self._report)
+        from sweep_platform.executors.nodes import run_over_nodes
+
+        return run_over_nodes(self._job, self._report)
 
     def _report(self, data: bytes) -> bool:
         if self._stopped:
             return False
         self._said.put({STEP: data})
         return self._answers.get()
-
-
-def _print_to(folder: Path) -> None:
-    """Append what this process prints to a file in the trial's folder, from here on."""
-    folder.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    descriptor = os.open(folder / OUTPUT, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)

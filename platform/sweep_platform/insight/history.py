@@ -31,11 +31,11 @@ def history(material: Material) -> HistoryPicture | Absent:
     front_x = None if across is None else axis_of(material.goals[across], [point.values[across] for point in points])
     currency = _currency(material)
     told = [f"{hover(p)}<br>after {units.metric(currency, x)}" for p, (x, _) in zip(points, dots, strict=True)]
-    what = _measure(material)
+    what, whose = _measure(material), material.whose_front
     return HistoryPicture(
         f"{material.address}: the frontier over time",
         f"{what} against all that the sweep's trials had cost, stopped and failed ones included"
-        + ("; below, the front after a quarter, half and all of the complete trials" if traded else ""),
+        + (f"; below, the front{whose} after a quarter, half and all of the complete trials" if traded else ""),
         x=_linear(f"{title(currency)} spent by the sweep", currency, max(x for x, _ in dots)),
         y=Axis(what, "", False, (), ()),
         curve=step_line(_tops(dots), max(spent.values())),

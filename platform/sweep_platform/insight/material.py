@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from run_ledger import SweepRecord, TrialRecord
 
 from sweep_platform import units
-from sweep_platform.frontier import Goal, Point, goals, pareto_front, points
+from sweep_platform.frontier import COMPLETE, Goal, Point, goals, pareto_front, points
 from sweep_platform.plots.insight_pictures import Scale
 from sweep_platform.plots.picture import linear_ticks, log_ticks
 from sweep_platform.search.encoding import is_ordered, place_of
@@ -45,6 +45,8 @@ class Material:
     """By number."""
     candidates: tuple[TrialRecord, ...]
     """All, whatever became of them."""
+    confirmed: bool = False
+    """There are confirming runs, which the pictures leave aside: their front may be another one."""
 
     @classmethod
     def of(cls, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> Material:
@@ -55,12 +57,18 @@ class Material:
             SweepSpec.from_dict(sweep.spec).search,
             tuple(points(sweep, trials)),
             tuple(trial for trial in trials if trial.replicate == 0),
+            any(trial.replicate > 0 and trial.state == COMPLETE for trial in trials),
         )
 
     @property
     def front(self) -> set[int]:
         """Numbers of the candidates on the front."""
         return {point.number for point in pareto_front(self.points)}
+
+    @property
+    def whose_front(self) -> str:
+        """For captions: what the front is by, where confirming runs may say another."""
+        return " by the search's own runs" if self.confirmed else ""
 
     @property
     def varied(self) -> list[str]:

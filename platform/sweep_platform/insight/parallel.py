@@ -39,5 +39,6 @@ def parallel(material: Material) -> ParallelPicture | Absent:
         Line(point.number, tuple(places), shade[index], point.number in front, hover(point))
         for index, (point, places) in enumerate(zip(points, zip(*columns, strict=True), strict=True))
     )
-    caption = f"{len(points)} complete trials; thick: on the frontier; left out: parameters with one value only"
+    thick = f"on the frontier{material.whose_front}"
+    caption = f"{len(points)} complete trials; thick: {thick}; left out: parameters with one value only"
     return ParallelPicture(f"{material.address}: all values, trial by trial", caption, tuple(scales), lines, bar)

@@ -59,7 +59,7 @@ def _frontier(picture: FrontierPicture) -> Figure:
     _draw_dots(axes, [d for d in picture.dots if d.on_front and not d.knee], "", marker="o", size=7.5)
     _draw_dots(axes, [d for d in picture.dots if d.knee], "knee", marker="*", size=14.0)
     _dress(axes, picture)
-    sheet.supxlabel(picture.caption, x=0.02, ha="left", fontsize=8, color=FAINT)
+    sheet.supxlabel(fill(picture.caption, _CAPTION_WIDTH), x=0.02, ha="left", fontsize=8, color=FAINT)
     sheet.legend(loc="outside upper right", ncols=3, frameon=False, fontsize=9)
     sheet.draw_without_rendering()  # the layout settles where dots are on the sheet
     _label(axes, picture.dots, sheet.dpi / 72)

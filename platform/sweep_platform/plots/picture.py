@@ -242,6 +242,8 @@ def _caption(frontier: Frontier, evaluated: tuple[int, int] | None, dots: Sequen
     if frontier.confirmed:
         least = min(point.runs for point in frontier.points if point.runs)
         parts.append(f"the front is of confirming runs, {least} or more of each point")
+    if frontier.unconfirmed:
+        parts.append(f"not confirmed yet: {', '.join(map(str, frontier.unconfirmed))}")
     others = {state: n for state, n in frontier.states.items() if state != "complete"}
     if others:
         told = ", ".join(f"{n} {state}" for state, n in sorted(others.items()))

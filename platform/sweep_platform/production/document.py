@@ -20,9 +20,10 @@ from sweep_platform.files import to_yaml, write_atomically
 from sweep_platform.frontier import IMPORTED, goal_index, points
 from sweep_platform.home import find_sweep
 from sweep_platform.spec.compose import read_yaml
-from sweep_platform.spec.faults import Where, from_pydantic
+from sweep_platform.spec.faults import OVERRIDE, Where, from_pydantic, from_trainer, show
 from sweep_platform.spec.overrides import parse
-from sweep_platform.spec.paths import put
+from sweep_platform.spec.paths import flatten, is_under, put
+from sweep_platform.spec.remaining import remaining_faults
 from sweep_platform.trainers import Trainer, load_trainer
 
 if TYPE_CHECKING:
@@ -31,14 +32,27 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=BaseModel)
 
 FORMATS = ("dapo",)
-PROMOTED = "production"
-"""Alias of exported trials in the ledger."""
 # What a trial's run sets for itself; the same config elsewhere has its own.
-_PLACES = ("trainer.default_local_dir", "trainer.num_threads")
+_FOLDER = "trainer.default_local_dir"
+_PLACES = (_FOLDER, "trainer.num_threads")
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class PromotionNote(_Part):
+    """Who promoted the trial, when and why."""
+
+    id: int
+    """Its number in `platform promotions`."""
+    alias: str
+    """As what."""
+    who: str
+    why: str
+    at: datetime
+    confirmed: bool
+    """Whether runs under other seeds said it at that moment."""
 
 
 class Provenance(_Part):
@@ -68,6 +82,8 @@ class Provenance(_Part):
     """Runs under other seeds that the values are means over; 0: the search's own run."""
     exported_at: datetime
     """When the file was written (UTC)."""
+    promotion: PromotionNote | None = None
+    """By which promotion it was found; null where the trial was named."""
 
 
 class ProductionFile(_Part):
@@ -94,10 +110,8 @@ class Production:
     """Places the config's keys: in the file, or among the overrides."""
 
 
-def export(
-    ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "dapo", force: bool = False, why: str = "chosen"
-) -> Path:
-    """Write a complete trial's config as a production file, and record in the ledger that it was chosen.
+def export(ledger: Ledger, address: str, trial: int, out: Path, *, to: str = "dapo", force: bool = False) -> Path:
+    """Write a complete trial's config as a production file.
 
     Args:
         ledger: Where the sweep is.
@@ -106,7 +120,6 @@ def export(
         out: The file to write; missing folders are made.
         to: Form of the config; `dapo` is this project's own.
         force: Overwrite an existing file.
-        why: By which rule it was chosen.
 
     Raises:
         BadInput: no such sweep or complete trial, an unknown form, or a file that exists or can't be written.
@@ -118,22 +131,21 @@ def export(
         faults.append(Fault("--out", f"{out}, which exists", "a new file", "choose another name, or add --force"))
     if faults:
         raise BadInput(faults)
-    sweep, record = _find(ledger, address, trial)
+    sweep, record = find_trial(ledger, address, trial)
     document = ProductionFile(
         trainer=str(sweep.spec["trainer"]),
-        provenance=_provenance(ledger, sweep, record),
-        config=_portable(record.config),
+        provenance=provenance_of(ledger, sweep, record),
+        config=portable(record.config),
     )
     try:
         write_atomically(out, _header(document, out) + to_yaml(document.model_dump(mode="json")))
     except OSError as error:
         reason = f"{out} ({error.strerror})"
         raise BadInput([Fault("--out", reason, "a file that can be written", "choose another")]) from error
-    ledger.promote(record.id, PROMOTED, _user(), f"{why}, written to {out}")
     return out
 
 
-def _user() -> str:
+def user_name() -> str:
     """Who runs this process; its number where the system has no name for it, as in some containers."""
     try:
         return getpass.getuser()
@@ -141,7 +153,12 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _find(ledger: Ledger, address: str, number: int) -> tuple[SweepRecord, TrialRecord]:
+def find_trial(ledger: Ledger, address: str, number: int) -> tuple[SweepRecord, TrialRecord]:
+    """Return a sweep and its complete trial of that number.
+
+    Raises:
+        BadInput: there is none.
+    """
     sweep = find_sweep(ledger, address)
     trials = {trial.number: trial for trial in ledger.trials(sweep.id)}
     complete = [point.number for point in points(sweep, trials.values())]
@@ -153,7 +170,7 @@ def _find(ledger: Ledger, address: str, number: int) -> tuple[SweepRecord, Trial
     return sweep, trials[number]
 
 
-def _provenance(ledger: Ledger, sweep: SweepRecord, trial: TrialRecord) -> Provenance:
+def provenance_of(ledger: Ledger, sweep: SweepRecord, trial: TrialRecord) -> Provenance:
     """What is known of a trial: from its confirming runs, if it has any."""
     found = judged_frontier(ledger, sweep).points
     point = next(point for point in found if point.number == trial.number)
@@ -174,7 +191,7 @@ def _provenance(ledger: Ledger, sweep: SweepRecord, trial: TrialRecord) -> Prove
     )
 
 
-def _portable(config: Mapping[str, Any]) -> dict[str, Any]:
+def portable(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config without the places and the thread count of the machine that ran it."""
     plain: dict[str, Any] = copy.deepcopy(dict(config))
     for path in _PLACES:
@@ -211,7 +228,7 @@ def load_production(path: Path, overrides: Sequence[str] = ()) -> Production:
     Raises:
         BadInput: every fault found, each as `file:key.path`.
     """
-    return checked(path, read_production(path), overrides)
+    return checked(path, read_production(path), overrides, own_folder=True)
 
 
 def read_production(path: Path) -> ProductionFile:
@@ -231,8 +248,11 @@ def read_production(path: Path) -> ProductionFile:
     return file
 
 
-def checked(path: Path, file: ProductionFile, overrides: Sequence[str]) -> Production:
-    """Check a production file's content in full; `path` is its name in messages.
+def checked(path: Path, file: ProductionFile, overrides: Sequence[str], *, own_folder: bool = False) -> Production:
+    """Check a production file's content; `path` is its name in messages.
+
+    The trainer's preflight is left to the caller where nothing else is at fault. With `own_folder` the run gets its
+    folder from the platform, and may name none.
 
     Raises:
         BadInput: every fault found.
@@ -247,13 +267,28 @@ def checked(path: Path, file: ProductionFile, overrides: Sequence[str]) -> Produ
         raise BadInput(faults) from error
 
     def where(key: str) -> str:
-        written = any(f"{key}.".startswith(f"{over}.") for over in overridden) or key in created
-        return f"override:{key}" if written else f"{path}:config.{key}"
+        written = any(is_under(key, over) or is_under(over, key) for over in overridden) or key in created
+        return f"{OVERRIDE}{key}" if written else f"{path}:config.{key}"
 
-    valid = validated(trainer.Config, config, where, faults)
-    if faults or valid is None:
-        raise BadInput(faults)
+    if own_folder:
+        faults += _folder_faults(config, where)
+    try:
+        valid = trainer.Config.model_validate(config)
+    except ValidationError as error:
+        faults += from_pydantic(error, trainer.Config, where, _dotted)
+        raise BadInput([*faults, *from_trainer(remaining_faults(trainer, config, error), where)]) from error
+    if faults:
+        raise BadInput([*faults, *from_trainer(trainer.preflight(valid), where)])
     return Production(path, file, trainer, valid, where)
+
+
+def _folder_faults(config: Mapping[str, Any], where: Where) -> list[Fault]:
+    """A folder that the run would not use: checkpoints lie beside its record, or it couldn't be resumed."""
+    folder = flatten(config).get(_FOLDER)
+    if folder is None:
+        return []
+    need = "none: the run's folder is .platform/runs/NAME, checkpoints included"
+    return [Fault(where(_FOLDER), show(folder), need, "take it out, and choose a --name, or PLATFORM_HOME")]
 
 
 def validated(model: type[M], tree: Mapping[str, Any], where: Where, faults: list[Fault]) -> M | None:
@@ -261,8 +296,12 @@ def validated(model: type[M], tree: Mapping[str, Any], where: Where, faults: lis
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        faults += from_pydantic(error, model, where, lambda loc: ".".join(map(str, loc)))
+        faults += from_pydantic(error, model, where, _dotted)
         return None
+
+
+def _dotted(location: tuple[Any, ...]) -> str:
+    return ".".join(map(str, location))
 
 
 def with_overrides(

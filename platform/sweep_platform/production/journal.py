@@ -1,7 +1,8 @@
 """A production run's own record on disk: what it was started with, each step, and how it ended.
 
-<folder>/run.json      config, creation time, state, reason
+<folder>/run.json      trainer, config, creation time, state, reason, and what the config was before a resume changed it
 <folder>/steps.jsonl   one line a step
+<folder>/evaluations/  step-N.jsonl: every sample of the evaluation after step N, one line each
 <folder>/checkpoints/  the trainer's
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 
 from sweep_platform.errors import BadInput, Fault, PlatformError
 from sweep_platform.files import write_atomically
+from sweep_platform.spec.paths import flatten
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +91,53 @@ class Journal:
                 ) from error
             yield Journal(self.folder)
 
-    def begin(self, config: Mapping[str, Any]) -> None:
-        """Record the start of a run, or of its continuation; one without a step begins anew with another config."""
-        now = datetime.now(UTC).isoformat()
-        known = self.head if self.steps or self.head.get("config") == config else {}
-        self._save({"created_at": now} | known | {"config": dict(config), "state": "running", "reason": None})
+    def changes(self, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Values at which `config` differs from the one recorded: (recorded, new) by path, None for no such path."""
+        now = flatten(json.loads(json.dumps(config)))
+        before = flatten(self.head.get("config", {}))
+        paths = sorted(before.keys() | now.keys())
+        return {path: (before.get(path), now.get(path)) for path in paths if before.get(path) != now.get(path)}
+
+    def begin(self, config: Mapping[str, Any], trainer: str) -> None:
+        """Record the start of a run, or of its continuation; one without a step begins anew with another config.
+
+        Args:
+            config: The trainer's.
+            trainer: Its name.
+        """
+        now, changes = datetime.now(UTC).isoformat(), self.changes(config)
+        known = self.head if self.steps or not changes else {}
+        ours = {"trainer": trainer, "config": dict(config)}
+        head = {"created_at": now} | known | ours | {"state": "running", "reason": None}
+        if self.steps and changes:
+            change = {"at": now, "after_step": self.steps[-1].step, "changed": changes}
+            head["changes"] = [*head.get("changes", []), change]
+        recorded = {self.evaluation(step.step) for step in self.steps}
+        for file in set(self.evaluation(0).parent.glob("step-*.jsonl")) - recorded:
+            file.unlink()  # a crash came before its step was recorded, which will be done again
+        self._save(head)
 
     def end(self, state: str, reason: str | None = None) -> None:
         """Record how the run ended: complete, failed or interrupted."""
         self._save(self.head | {"state": state, "reason": reason})
 
-    def append(self, step: Step) -> None:
-        """Record a step; one that is recorded already (the run went back to a checkpoint) stays as it is."""
-        if self.steps and step.step <= self.steps[-1].step and not (step.final and not self.steps[-1].final):
+    def evaluation(self, step: int) -> Path:
+        """The file with the samples of the evaluation after a step; there is none where nothing was evaluated."""
+        return self.folder / "evaluations" / f"step-{step:06d}.jsonl"
+
+    def append(self, step: Step, samples: str = "") -> None:
+        """Record a step; one that is recorded already (the run went back to a checkpoint) stays as it is.
+
+        Args:
+            step: The step.
+            samples: What its evaluation sampled, as lines. They are written first, so that a step that is recorded
+                has them.
+        """
+        known = self.steps and step.step <= self.steps[-1].step and not (step.final and not self.steps[-1].final)
+        evaluation = self.evaluation(step.step)
+        if samples and not (known and evaluation.exists()):
+            write_atomically(evaluation, samples)
+        if known:
             return
         line = asdict(step) | {"at": step.at.isoformat()}
         data = (json.dumps(line) + "\n").encode()

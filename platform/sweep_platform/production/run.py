@@ -18,16 +18,18 @@ from pydantic import BaseModel
 from sweep_platform.errors import BadInput, Fault, PlatformError
 from sweep_platform.files import to_yaml
 from sweep_platform.home import Home
-from sweep_platform.production.document import Production, load_production
+from sweep_platform.logs import logged
+from sweep_platform.production.document import Production, ProductionFile, checked, read_production
 from sweep_platform.production.journal import Journal, Step
 from sweep_platform.signals import interruptible
+from sweep_platform.spec.faults import from_trainer
 from sweep_platform.spec.model import NAME
 from sweep_platform.spec.paths import flatten
 from sweep_platform.tracking.runs import StepRecord, step_metrics
-from sweep_platform.tracking.samples import FILE, TAG, TAG_VALUE, samples_table
+from sweep_platform.tracking.samples import FILE, TAG, TAG_VALUE, samples_lines, samples_table
 from sweep_platform.tracking.single import RunDescription, RunProjection
 from sweep_platform.tracking.store import Store
-from sweep_platform.trainers import EvaluatedSample, StepMetrics
+from sweep_platform.trainers import EvaluatedSample, StepMetrics, free_to_change, machine_faults
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ class ProductionResult:
 
     name: str
     folder: Path
-    """Its record and checkpoints."""
+    """Its record, the samples of its evaluations, and checkpoints."""
     metric: str
     """The accuracy's metric."""
     accuracy: float | None
@@ -61,6 +63,7 @@ def run_production(
     overrides: Sequence[str] = (),
     *,
     home: Home,
+    file: ProductionFile | None = None,
     store: Store | None = None,
     name: str | None = None,
     progress: Progress | None = None,
@@ -69,10 +72,14 @@ def run_production(
 ) -> ProductionResult:
     """Train a production file to its end, or continue where an earlier call was stopped.
 
+    Until it is finished, the next call may change what the trainer is free to change on a resume; the record and MLflow
+    say what and when.
+
     Args:
         path: The file, as `export` writes it.
         overrides: `dotted.key=value` settings for its config.
         home: Where the run's folder goes.
+        file: What the file would say, where there is none: `path` is its name in messages.
         store: MLflow's store; None takes the home's.
         name: Name of the run and its folder; None takes the file's name.
         progress: Called during long preparation.
@@ -84,7 +91,7 @@ def run_production(
         PlatformError: the trainer failed, or reported a number that is not finite.
         KeyboardInterrupt: on Ctrl-C or SIGTERM; the same call resumes.
     """
-    production = load_production(path, overrides)
+    production = checked(path, file or read_production(path), overrides, own_folder=True)
     journal = Journal(home.run_dir(_run_name(path, name)))
     config = _placed(production, journal.checkpoints)
     if journal.final is None:
@@ -122,11 +129,12 @@ class _Run:
     ) -> None:
         """Prepare and train, and record how it ended, whatever happens."""
         trainer, journal = self._production.trainer, self._journal
-        journal.begin(plain)
+        journal.begin(plain, self._production.file.trainer)
         projection = RunProjection(store, self._description(plain), self._records, warn=warn)
         try:
             trainer.prepare(config, progress)
-            trainer.train(config, self._report)
+            with logged(trainer, journal.folder):
+                trainer.train(config, self._report)
             if journal.final is None:
                 raise PlatformError("the trainer ended before its last step")
         except BaseException as error:
@@ -145,7 +153,8 @@ class _Run:
             raise PlatformError(f"{self._journal.folder.name} failed at step {step.step}: {told}")
         if step.evaluation:
             self._evaluation = tuple(step.evaluation)
-        self._journal.append(Step(step.step, step.total_steps, metrics, step.final, datetime.now(UTC)))
+        record = Step(step.step, step.total_steps, metrics, step.final, datetime.now(UTC))
+        self._journal.append(record, samples_lines(step.evaluation))
         if self._on_step is not None:
             self._on_step(step)
         return True
@@ -169,8 +178,10 @@ class _Run:
     def _description(self, plain: Mapping[str, Any]) -> RunDescription:
         journal, origin = self._journal, self._production.file.provenance
         tags = {"file": str(self._production.path), "trainer": self._production.file.trainer}
+        if changes := journal.head.get("changes"):
+            tags["changes"] = json.dumps(changes)
         if origin is not None:
-            tags |= {f"provenance.{key}": str(value) for key, value in origin.model_dump(mode="json").items()}
+            tags |= {f"provenance.{key}": str(value) for key, value in flatten(origin.model_dump(mode="json")).items()}
         return RunDescription(
             name=journal.folder.name,
             uid=f"{journal.folder.name} {journal.created_at.isoformat()}",
@@ -212,29 +223,31 @@ def _run_name(path: Path, name: str | None) -> str:
 
 
 def _check_unchanged(production: Production, journal: Journal, config: Mapping[str, Any]) -> None:
-    """Refuse to continue a run under another config: its result would belong to neither. Without a step it has none."""
+    """Refuse to continue a run under another config: its result would belong to neither.
+
+    What the trainer lets a resumed run change may be, until it is finished. Without a step there is nothing to keep.
+    """
     if not journal.steps:
         return
-    now = flatten(json.loads(json.dumps(config)))
-    before = flatten(journal.head["config"])
+    run = f"{'' if journal.final is None else 'the finished run '}{journal.folder}"
     faults = [
         Fault(
-            production.where(key),
-            str(now.get(key, "nothing")),
-            f"{before.get(key, 'nothing')}, as {journal.folder} was started with",
+            production.where(path),
+            "nothing" if now is None else str(now),
+            f"{'nothing' if before is None else before}, as {run} was started with",
             "set it back, or start another run with --name",
         )
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key)
+        for path, (before, now) in journal.changes(config).items()
+        if journal.final is not None or not free_to_change(production.trainer, path)
     ]
     if faults:
         raise BadInput(faults)
 
 
 def _preflight(production: Production, config: BaseModel) -> None:
-    found = production.trainer.preflight(config)
+    found = [*production.trainer.preflight(config), *machine_faults(production.trainer, config)]
     if found:
-        raise BadInput([Fault(production.where(f.key), f.got, f.need, f.do) for f in found])
+        raise BadInput(from_trainer(found, production.where))
 
 
 def _result(journal: Journal, metric: str, *, resumed_from: int | None, finished_before: bool) -> ProductionResult:

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from sweep_platform.errors import BadInput, Fault, PlatformError
 from sweep_platform.production.document import ProductionFile, checked, read_production, validated, with_overrides
 from sweep_platform.signals import interruptible
+from sweep_platform.spec.faults import OVERRIDE, from_trainer
 from sweep_platform.trainers import WarmstartResult, load_trainer, warmstart_trainer
 
 SECTION = "warmstart."
@@ -44,14 +45,13 @@ def run_warmstart(
     faults: list[Fault] = []
     tree, _ = with_overrides({}, own, faults)
     settings = validated(
-        teacher.WarmstartConfig, tree.get("warmstart", {}), lambda key: f"override:{SECTION}{key}", faults
+        teacher.WarmstartConfig, tree.get("warmstart", {}), lambda key: f"{OVERRIDE}{SECTION}{key}".rstrip("."), faults
     )
     try:
         production = checked(file or Path("defaults"), written, others)
     except BadInput as error:
         raise BadInput([*faults, *error.faults, *_place_faults(out)]) from error
-    found = teacher.preflight(production.config)
-    faults += [Fault(production.where(fault.key), fault.got, fault.need, fault.do) for fault in found]
+    faults += from_trainer(teacher.preflight(production.config), production.where)
     faults += _place_faults(out)
     if faults:
         raise BadInput(faults)

@@ -127,6 +127,9 @@ def front(found: Frontier) -> Table:
         if found.confirmed
         else f"Values are of one run each: platform confirm {found.address} tells noise from merit."
     )
+    if found.unconfirmed:
+        numbers = ", ".join(map(str, found.unconfirmed))
+        note += f" Also on the front by the search's own runs, and not confirmed yet: {numbers}."
     return Table(head, tuple(rows), f"{note} ± is one standard error.")
 
 
@@ -161,20 +164,19 @@ def _value(value: Any) -> str:
 
 
 def chosen(ledger: Ledger, sweep: SweepRecord, found: Frontier, trials: Sequence[TrialRecord]) -> Choice:
-    """The trial that was exported last, or else the knee; and how to run it."""
+    """The trial that is promoted, or else the knee; and how to run it."""
     numbers = {trial.id: trial.number for trial in trials}
     by_number = {point.number: point for point in found.points}
-    point, why = (
-        found.knee,
-        "the knee of the frontier, where paying more stops being worth it (nothing was exported yet)",
-    )
-    for promotion in ledger.promotions(sweep.id):
-        if numbers[promotion.trial_id] in by_number:
-            point = by_number[numbers[promotion.trial_id]]
-            why = f"exported by {promotion.who} on {promotion.at:%Y-%m-%d} ({promotion.why})"
-    file = production_file(sweep.name)
+    current = {record.alias: record for record in ledger.promotions()}
+    for record in sorted(current.values(), key=lambda record: record.id, reverse=True):
+        if record.sweep_id == sweep.id and numbers[record.trial_id] in by_number:
+            mark = "" if record.confirmed else ", unconfirmed"
+            why = f"promoted as {record.alias}{mark} by {record.who} on {record.at:%Y-%m-%d} ({record.why})"
+            return Choice(by_number[numbers[record.trial_id]], why, (f"platform train {record.alias}",))
+    point, file = found.knee, production_file(sweep.name)
     confirm = () if point.runs else (f"platform confirm {sweep.address}",)
     export = f"platform export {sweep.address} --trial {point.number} --out {file}"
+    why = "the knee of the frontier, where paying more stops being worth it (nothing was promoted yet)"
     return Choice(point, why, (*confirm, export, f"platform train {file}"))
 
 

@@ -164,7 +164,7 @@ _FIGURES: dict[str, Cells] = {
     "responses cut at the limit": _mean("response_length/clip_ratio", "{:.1%}".format),
     "throughput": _mean("perf/throughput", lambda value: units.si(value, "tokens/s")),
     "share of the device's peak, generating": _mean("perf/mfu/gen", "{:.1%}".format),
-    "share of the device's peak, updating": _mean("perf/mfu/update_actor", "{:.1%}".format),
+    "share of the device's peak, updating": _mean("perf/mfu/actor", "{:.1%}".format),
     "device idle": _mean("perf/idle_share", "{:.0%}".format),
     "peak memory": _peak("perf/peak_memory_gb"),
     **{name: _cost(metric.removeprefix("cost/")) for name, metric in _COSTS.items()},

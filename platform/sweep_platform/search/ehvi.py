@@ -2,9 +2,10 @@
 
 Each objective has a Gaussian process (`surrogate`), costs on a logarithmic scale. A candidate is worth what it is
 expected to add to the hypervolume of the front (EHVI, Emmerich 2006), by sampling, times the probability that it can
-run. Where the sweep's budget is an amount of compute, that is divided by what the candidate is expected to cost. The
-front is what the models believe of the trials on it, so that a lucky measurement isn't chased, and the best candidates
-are refined by smaller and smaller steps.
+run. Where the sweep's budget is an amount of compute, that is divided by what the candidate is expected to cost in two
+of three trials; in all of them the search would stay among cheap ones that it knows well. The front is what the models
+believe of the trials on it, so that a lucky measurement isn't chased, and the best candidates are refined by smaller
+and smaller steps.
 """
 
 from __future__ import annotations
@@ -135,9 +136,9 @@ class _Judge:
         predicted = [model.predict(points) for model in self._models]
         means, deviations = np.array([mean for mean, _ in predicted]), np.array([spread for _, spread in predicted])
         gains = self._expected_gains(means, deviations)
-        worth = gains if self._runs is None else gains * np.clip(self._runs.predict(points)[0], 0.05, 1.0)
-        if self._cost is not None:
-            worth = worth / np.exp(means[self._cost] - self._low[self._cost])
+        if self._runs is not None:  # what can't run adds nothing
+            gains = gains * np.clip(self._runs.predict(points)[0], 0.05, 1.0)
+        worth = gains if self._cost is None else gains / np.exp(means[self._cost] - self._low[self._cost])
         return gains, worth
 
     def _expected_gains(self, means: Array, deviations: Array) -> Array:

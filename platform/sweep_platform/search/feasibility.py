@@ -86,7 +86,7 @@ class Feasibility:
     def _too_large(self, config: BaseModel) -> str | None:
         """Why a candidate won't fit into memory, by the trainer's estimate; the bound on what it then had stays."""
         bounds = [bound for bound in self._limits.bounds if bound.metric == PEAK_MEMORY]
-        estimate = estimate_memory(self.trainer, config) if bounds else None
+        estimate = estimate_memory(self.trainer, config, self._spec.hardware.devices) if bounds else None
         if estimate is None:
             return None
         broken = [f"{bound.sign} {bound.limit:g}" for bound in bounds if not bound.holds(estimate.total_gb)]

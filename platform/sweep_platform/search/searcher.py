@@ -35,6 +35,8 @@ LENGTHS = ("trainer.total_training_steps", "trainer.total_epochs")
 """Paths of the trainer's config that say how long a run is, by verl's names."""
 _MODELS = ("ehvi", "tpe", "gp")
 """Samplers that begin without a model: their first candidates are labelled `<name>:startup`."""
+_WHATEVER_IT_COSTS = 3
+"""Every so many trials, `ehvi` takes what is expected to add most, where the others add most for their cost."""
 _FILLS = 1000
 """Random draws from a continuous space before it counts as exhausted."""
 
@@ -170,7 +172,7 @@ class Searcher:
             return Known(item.params, losses, item.errors, stopped=stopped, bad=bad)
 
         useful = [known(item) for item in told if item.verdict is not Verdict.UNKNOWN]
-        per_cost = bool(self.spec.budget.amounts)
+        per_cost = bool(self.spec.budget.amounts) and number % _WHATEVER_IT_COSTS != 0
         return weigh(self.space, goals, useful, self._seed(number, "ehvi"), per_cost=per_cost)
 
     def _modelled(self, name: str) -> list[Told]:

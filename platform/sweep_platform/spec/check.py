@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from sweep_platform.errors import BadInput, Fault
 from sweep_platform.spec import metrics
 from sweep_platform.spec.domains import Domain
 from sweep_platform.spec.expressions import Expression, ExpressionError
-from sweep_platform.spec.faults import Where, from_pydantic, show
+from sweep_platform.spec.faults import OVERRIDE, Where, from_pydantic, from_trainer, show
 from sweep_platform.spec.model import Hardware, SweepSpec
 from sweep_platform.spec.paths import did_you_mean, flatten, leaves, put, refuse_value
-from sweep_platform.trainers import Trainer, TrainerFault, held_out, load_trainer, unreported_metrics
+from sweep_platform.spec.remaining import remaining_faults
+from sweep_platform.trainers import Trainer, TrainerFault, confirming_faults, held_out, load_trainer, unreported_metrics
 
 _OWN = ("model", "data")
 """Sections of the trainer's config that are keys of the spec; the others are under `config`."""
@@ -36,6 +38,7 @@ class TrainerChecks:
         self.where = where
         self.fields = dict(leaves(self.config))
         self.paths = frozenset(self.fields)
+        self._refused: tuple[dict[str, Any], ValidationError] | None = None
 
     def base_config(self, tree: Mapping[str, Any], faults: list[Fault]) -> dict[str, Any] | None:
         """The base config with every default filled in; None where it is not valid."""
@@ -48,9 +51,11 @@ class TrainerChecks:
             faults.append(Fault(self.where(f"config.{key}"), show(config[key]), need, "move it out of config"))
         sections = {key: value for key, value in config.items() if key not in _OWN}
         self._seed(sections, tree.get("seed"))
+        written = {**own, **sections}
         try:
-            valid = self.config.model_validate({**own, **sections})
+            valid = self.config.model_validate(written)
         except ValidationError as error:
+            self._refused = written, error
             faults += from_pydantic(
                 error, self.config, self.where, lambda loc: user_key(".".join(str(part) for part in loc))
             )
@@ -64,14 +69,16 @@ class TrainerChecks:
             sections["trainer"] = {"seed": seed, **trainer}
 
     def preflight(
-        self, base: Mapping[str, Any], domains: Mapping[str, Domain], hardware: Any, faults: list[Fault]
+        self, base: Mapping[str, Any] | None, domains: Mapping[str, Domain], hardware: Any, faults: list[Fault]
     ) -> None:
-        """The trainer's own checks of the base config, as far as the spec says on what it runs."""
-        try:
-            devices = Hardware.model_validate(hardware).devices
-        except ValidationError:
-            return  # told as a fault of the spec
-        faults += preflight_faults(self.trainer, base, domains, devices, self.where)
+        """The trainer's own checks of the base config, as far as it is valid and the spec says on what it runs."""
+        devices = _devices(hardware)
+        if devices is None:
+            return
+        if base is not None:
+            faults += preflight_faults(self.trainer, base, domains, devices, self.where)
+        elif self._refused is not None:
+            faults += _of_base(remaining_faults(self.trainer, *self._refused, devices), domains, self.where)
 
     def reported(
         self, base: Mapping[str, Any], domains: Mapping[str, Domain], tree: Mapping[str, Any], faults: list[Fault]
@@ -139,12 +146,60 @@ class TrainerChecks:
             elif (need := refuse_value(self.fields[path], value)) is not None:
                 faults.append(Fault(place, show(value), f"{need}, as {path} takes", "set such a value"))
 
+    def confirmed(
+        self, base: Mapping[str, Any], domains: Mapping[str, Domain], tree: Mapping[str, Any], faults: list[Fault]
+    ) -> None:
+        """The trainer's own checks of a confirming run's config, and whether it holds out what the search sees.
+
+        A search over data sets has each of them taken for the base's. Faults that the base has too are told as its own.
+        """
+        confirm, devices = tree.get("confirm"), _devices(tree.get("hardware", {}))
+        config = confirm.get("config") if isinstance(confirm, Mapping) else None
+        if not isinstance(config, Mapping) or devices is None:
+            return
+        own = {path: value for path, value in config.items() if self._takes(path, value)}
+        searched = {path for path, domain in domains.items() if domain.when is None} - own.keys()
+        for candidate in _over_data(base, domains) if own else ():
+            faults += self._confirmed(candidate, own, searched, devices)
+
+    def _takes(self, path: str, value: Any) -> bool:
+        return path in self.fields and refuse_value(self.fields[path], value) is None
+
+    def _confirmed(
+        self, candidate: Mapping[str, Any], own: Mapping[str, Any], searched: Set[str], devices: int
+    ) -> list[Fault]:
+        """Faults of the config of a confirming run of `candidate`, `own` being what it changes."""
+        changed = copy.deepcopy(dict(candidate))
+        for path, value in own.items():
+            put(changed, path, value)
+
+        def where(key: str) -> str:
+            return self.where(f"confirm.config.{key}")
+
+        try:
+            config = self.config.model_validate(candidate)
+        except ValidationError:
+            return []  # a candidate that is never run
+        try:
+            confirming = self.config.model_validate(changed)
+        except ValidationError as error:
+            return list(from_pydantic(error, self.config, where, lambda loc: ".".join(map(str, loc))))
+        known = {(fault.key, fault.got, fault.need) for fault in self.trainer.preflight(config, devices)}
+        found = [
+            fault
+            for fault in self.trainer.preflight(confirming, devices)
+            if fault.key not in searched and (fault.key, fault.got, fault.need) not in known
+        ]
+        open_keys = own.keys() - {fault.key for fault in found}
+        unseen = [fault for fault in confirming_faults(self.trainer, config, confirming) if fault.key in open_keys]
+        return from_trainer([*found, *unseen], where)
+
     def overridden(self, domains: Mapping[str, Domain], faults: list[Fault]) -> None:
         """A value given by hand for what every trial draws anew would be ignored without a word."""
         for path, domain in domains.items():
             key = path if path.startswith(("model.", "data.")) else f"config.{path}"
             place = self.where(key)
-            if domain.when is None and place.startswith("override:"):
+            if domain.when is None and place.startswith(OVERRIDE):
                 got = f"a value for {path}, which is searched"
                 do = f"set search.{path} to change its values, or take it out of the search with ~search.{path}"
                 faults.append(Fault(place, got, "a path that isn't searched", do))
@@ -195,6 +250,28 @@ class TrainerChecks:
             except ExpressionError as error:
                 faults.append(Fault(self.where(key), show(text), f"values that compare ({error})", "rewrite it"))
         return expression
+
+
+def _over_data(base: Mapping[str, Any], domains: Mapping[str, Domain]) -> Iterator[dict[str, Any]]:
+    """The base config with each choice of the searched data sets, or of what else of the data goes by a name."""
+    values, named = flatten(base), {}
+    for path, domain in domains.items():
+        names = [value for value in domain.samples() if isinstance(value, str)]
+        if path.startswith("data.") and names:
+            named[path] = names if domain.when is None else [*names, values.get(path)]
+    for choice in itertools.product(*named.values()):
+        candidate = copy.deepcopy(dict(base))
+        for path, value in zip(named, choice, strict=True):
+            put(candidate, path, value)
+        yield candidate
+
+
+def _devices(hardware: Any) -> int | None:
+    """Devices of one trial; None where the spec's hardware is at fault, which is told as such."""
+    try:
+        return Hardware.model_validate(hardware).devices
+    except ValidationError:
+        return None
 
 
 def _cycle(depends: Mapping[str, frozenset[str]]) -> list[str]:
@@ -266,9 +343,13 @@ def preflight_faults(
         devices: devices of one trial.
         where: places the spec's keys.
     """
-    found = trainer.preflight(trainer.Config.model_validate(config), devices)
+    return _of_base(trainer.preflight(trainer.Config.model_validate(config), devices), search, where)
+
+
+def _of_base(found: Sequence[TrainerFault], search: Mapping[str, Domain], where: Where) -> list[Fault]:
+    """The faults of a base config, but for values that every trial replaces."""
     replaced = {path for path, domain in search.items() if domain.when is None}
-    return [Fault(where(user_key(f.key)), f.got, f.need, f.do) for f in found if f.key not in replaced]
+    return from_trainer([fault for fault in found if fault.key not in replaced], lambda key: where(user_key(key)))
 
 
 def check_spec(spec: SweepSpec, devices: int | None = None, source: str | Path | None = None) -> None:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sweep_platform.errors import BadInput, Fault
+from sweep_platform.spec.faults import OVERRIDE
 from sweep_platform.spec.groups import GROUPS, group_file, presets_dir
 from sweep_platform.spec.overrides import Overrides, first_line
+from sweep_platform.spec.paths import is_under
 
 if TYPE_CHECKING:
     from hydra.errors import MissingConfigException
@@ -40,8 +42,8 @@ class Composed:
 
     def where(self, key: str) -> str:
         """`file:key` of the place where the user wrote `key`."""
-        if any(key == over or key.startswith(f"{over}.") or over.startswith(f"{key}.") for over in self.overridden):
-            return f"override:{key}"
+        if any(is_under(key, over) or is_under(over, key) for over in self.overridden):
+            return f"{OVERRIDE}{key}"
         group, _, rest = key.partition(".")
         written = read_yaml(self.path)
         if group in self.choices and not _has(written, key):
@@ -181,6 +183,9 @@ def _defaults(written: Mapping[str, Any], where: str) -> dict[str, str]:
         if isinstance(entry, Mapping):
             for key, choice in entry.items():
                 group = str(key).removeprefix("override ").removeprefix("optional ").strip("/ ")
+                if not group:
+                    need = "the name of a group before its choice, such as {model: tiny}"
+                    raise BadInput([Fault(f"{where}:defaults", repr(entry), need, "name one, or take it out")])
                 if group in GROUPS and isinstance(choice, str):
                     picked[group] = choice
     return picked
@@ -217,7 +222,7 @@ def _hydra(path: Path, presets: Path, overrides: Overrides) -> dict[str, Any]:
     except RecursionError as error:
         fault = Fault(f"{where}:defaults", "an entry that leads back to this file", "other files", "take it out")
         raise BadInput([fault]) from error
-    except (HydraException, ValueError, OSError) as error:
+    except (HydraException, ValueError, OSError, AssertionError) as error:  # Hydra asserts what it was given
         raise BadInput(
             [Fault(where, _hydra_message(error), "a spec that Hydra composes", "rewrite what it names")]
         ) from error
@@ -238,4 +243,4 @@ def _missing(error: MissingConfigException) -> str:
 def _hydra_message(error: Exception) -> str:
     """What Hydra says, on one line."""
     told = str(error).partition("Config search path")[0]
-    return " ".join(told.split())[:300]
+    return " ".join(told.split())[:300] or type(error).__name__

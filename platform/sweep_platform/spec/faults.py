@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -11,9 +12,13 @@ from pydantic_core import ErrorDetails
 from sweep_platform.errors import Fault
 from sweep_platform.spec.domains import DOMAINS
 from sweep_platform.spec.paths import did_you_mean
+from sweep_platform.trainers import TrainerFault
 
 Where = Callable[[str], str]
 """Dotted key -> `file:key.path` of the place where the user wrote it."""
+
+OVERRIDE = "override:"
+"""Begins the place of what was written on the command line."""
 
 _NEED = {
     "int": "an integer",
@@ -43,6 +48,11 @@ def from_pydantic(
         yield _fault(detail, model, where, key_of)
 
 
+def from_trainer(found: Iterable[TrainerFault], where: Where) -> list[Fault]:
+    """A trainer's own faults, `where` placing their keys."""
+    return [Fault(where(fault.key), fault.got, fault.need, fault.do) for fault in found]
+
+
 def spec_key(location: tuple[Any, ...]) -> str:
     """A location in a spec as a dotted key; the tag of a search domain is not part of it."""
     parts = [str(part) for part in location]
@@ -59,6 +69,8 @@ def _fault(
     if kind == "extra_forbidden":
         known = _fields_at(model, location[:-1])
         word = str(location[-1])
+        if word in (replaced := getattr(model, "REPLACED", {})):
+            return Fault(place, show(detail["input"]), *replaced[word])
         return Fault(
             place,
             f"unknown key {word!r}",
@@ -70,8 +82,30 @@ def _fault(
     got = show(detail["input"])
     if kind in {"value_error", "domain"}:
         need, _, do = detail["msg"].removeprefix("Value error, ").partition("; ")
+        if named := named_fields(detail, model):
+            place, got = _in_section(named, detail, where, key_of)
         return Fault(place, got, need.removeprefix("need "), do or "set it to such a value")
     return Fault(place, got, _need(kind, detail), "set it to such a value")
+
+
+def named_fields(detail: ErrorDetails, model: type[BaseModel]) -> list[str]:
+    """The fields that an error about a section as a whole names, of those that are set in it; else none."""
+    written = detail["input"]
+    if detail["type"] != "value_error" or not isinstance(written, Mapping):
+        return []
+    words = set(re.findall(r"\w+", detail["msg"]))
+    return [name for name in _fields_at(model, detail["loc"]) if name in words and name in written]
+
+
+def _in_section(
+    named: list[str], detail: ErrorDetails, where: Where, key_of: Callable[[tuple[Any, ...]], str]
+) -> tuple[str, str]:
+    """Where the fault of a section lies, at best in an override, and what the fields that it names are set to."""
+    places = [where(key_of((*detail["loc"], name))) for name in named]
+    place = next((place for place in places if place.startswith(OVERRIDE)), places[0])
+    if len(named) == 1:
+        return place, show(detail["input"][named[0]])
+    return place, ", ".join(f"{name}: {show(detail['input'][name])}" for name in named)
 
 
 def _need(kind: str, detail: ErrorDetails) -> str:

@@ -19,7 +19,10 @@ from typing import Any
 
 from sweep_platform.spec.paths import flatten
 
-TIMED = ("cost/device_seconds", "perf/throughput", "perf/tokens_per_s/", "perf/mfu/", "perf/idle_share", "timing_s/")
+TIMED = (
+    *("cost/device_seconds", "perf/throughput", "perf/tokens_per_s", "perf/mfu/", "perf/idle"),
+    *("timing_s/", "timing_per_token_ms/"),
+)
 
 
 def _view(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,9 +46,11 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), *, preflight: boo
         checks.overridden(domains, faults)
         checks.confirmation(tree.get("confirm"), faults)
         checks.conditions(domains, tree.get("constraints"), resolved, faults)
-        if preflight and resolved is not None:
+        if preflight:
             checks.preflight(resolved, domains, tree.get("hardware", {}), faults)
+        if preflight and resolved is not None:
             checks.reported(resolved, domains, tree, faults)
+            checks.confirmed(resolved, domains, tree, faults)
         known = checks.paths
     else:
         resolved, known = None, frozenset()

@@ -8,9 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from sweep_platform.errors import BadInput
 from sweep_platform.spec.domains import Domain
+from sweep_platform.spec.faults import from_pydantic, spec_key
 from sweep_platform.spec.identity import changes, identity_of
 from sweep_platform.spec.paths import put
 
@@ -102,7 +104,12 @@ class Budget(Part):
     """Seconds (or 10m, 1h30m) in which trials run, over all runs of the command, after which none starts."""
     min_gain: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Stop when the most promising candidate is expected to add less than this share to the hypervolume of the front;
-    see `sweep_platform.search.gain`. 0.01 is one percent."""
+    see `sweep_platform.search.ehvi`. 0.01 is one percent."""
+
+    @staticmethod
+    def known(stored: Mapping[str, Any]) -> dict[str, Any]:
+        """What a stored budget limits that this version can limit: it may be of an earlier one, which had others."""
+        return {key: value for key, value in stored.items() if key in Budget.model_fields}
 
     @property
     def amounts(self) -> dict[str, float]:
@@ -141,6 +148,19 @@ class Hardware(Part):
     memory_gb: Annotated[float, Field(gt=0)] | None = None
     """GiB of one device: a bound on a trial's `perf/peak_memory_gb`, and before it is trained on the trainer's estimate
     of it. null is no limit."""
+    kind: Literal["cpu", "cuda", "npu"] | None = None
+    """What its devices are, for `platform estimate`, as the rest below is; null asks `config.trainer.device`."""
+    devices_per_node: Count | None = None
+    """Devices of one machine; null has all in one."""
+    peak_tflops: dict[str, Amount] = {}
+    """By type of number (`float32`, `bfloat16`): TFLOP/s of one device's matrix products, without sparsity, as the data
+    sheet has them. Of a CPU that isn't told it is measured."""
+    memory_gb_per_s: Amount | None = None
+    """GB/s between one device and its memory; of a CPU that isn't told it is measured."""
+    link_gb_per_s: Amount | None = None
+    """GB/s that one device sends to others of its machine, in one direction."""
+    network_gb_per_s: Amount | None = None
+    """GB/s that one device sends to other machines."""
 
 
 class Confirmation(Part):
@@ -267,8 +287,16 @@ class SweepSpec(Part):
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> SweepSpec:
-        """Restore a spec from `to_dict()`."""
-        return cls.model_validate(stored)
+        """Restore a spec from `to_dict()`; limits of a budget that there are no more are left out.
+
+        Raises:
+            BadInput: another version of the platform stored it, and this one can't read it.
+        """
+        try:
+            return cls.model_validate({**stored, "budget": Budget.known(stored.get("budget", {}))})
+        except ValidationError as error:
+            place = f"sweep {stored.get('name', '')}, as it is stored"
+            raise BadInput(from_pydantic(error, cls, lambda key: f"{place}: {key}", spec_key)) from error
 
 
 def available_cores() -> int:

@@ -18,6 +18,11 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
     tree[leaf] = value
 
 
+def is_under(path: str, section: str) -> bool:
+    """Whether a dotted path is `section`, or lies in it."""
+    return f"{path}.".startswith(f"{section}.")
+
+
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as dotted path -> leaf."""
     flat: dict[str, Any] = {}

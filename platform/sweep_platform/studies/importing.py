@@ -23,7 +23,7 @@ from sweep_platform.frontier import CURRENCIES, IMPORTED
 from sweep_platform.search import Limits, Space, params_hash
 from sweep_platform.spec import SweepSpec
 from sweep_platform.studies.export import STATE
-from sweep_platform.studies.storage import opened
+from sweep_platform.studies.storage import opened, readable
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -80,7 +80,7 @@ def read_study(spec: SweepSpec, url: str, name: str, *, partial: bool = False) -
     """
     import optuna
 
-    with opened(url, must_exist=True) as storage:
+    with opened(url, must_exist=True) as storage, readable(url):
         names = sorted(study.study_name for study in storage.get_all_studies())
         if name not in names:
             got, need = f"{name!r}", f"one of {names}" if names else "a storage with a study"
@@ -88,12 +88,13 @@ def read_study(spec: SweepSpec, url: str, name: str, *, partial: bool = False) -
         study = optuna.load_study(study_name=name, storage=storage)
         order, faults = _order(spec, study)
         trials = study.get_trials(deepcopy=False)
+        count = len(study.directions)
     found: list[Found] = []
     left: Counter[str] = Counter()
     outside: dict[Fault, list[FrozenTrial]] = {}
     space = Space(spec)
     for trial in trials:
-        if (why := _useless(trial)) is not None:
+        if (why := _useless(trial, count)) is not None:
             left[why] += 1
             continue
         try:
@@ -163,14 +164,16 @@ def _order(spec: SweepSpec, study: Study) -> tuple[list[int], list[Fault]]:
     return order, faults
 
 
-def _useless(trial: FrozenTrial) -> str | None:
-    """Why a trial says nothing, whatever the spec; None if it does."""
+def _useless(trial: FrozenTrial, objectives: int) -> str | None:
+    """Why a trial says nothing, whatever the spec, if its study has so many objectives; None if it does."""
     if trial.user_attrs.get("replicate"):
         return "confirming runs, which are of other problems"
     if not trial.state.is_finished():
         return "not finished"
-    if trial.state.name == "COMPLETE" and not all(map(math.isfinite, trial.values)):
-        return "with values that are not finite"
+    if trial.state.name == "COMPLETE":
+        values = trial.values or []  # a damaged study may lack some
+        if len(values) != objectives or not all(isinstance(v, float | int) and math.isfinite(v) for v in values):
+            return "without a finite value of each objective"
     if trial.state.name == "FAIL" and _state(trial) not in _KEPT:
         return "failed, which may have been the machine's fault"
     return None

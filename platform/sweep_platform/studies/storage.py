@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep_platform.errors import BadInput, Fault
+from sweep_platform.errors import BadInput, Fault, one_line
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
 
 _SQLITE = "sqlite:///"
+_UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, AssertionError)
+"""What Optuna raises over rows that it didn't write."""
 _NEED = "a database's URL, such as sqlite:///studies.db"
 
 
@@ -51,6 +53,23 @@ def opened(url: str, *, must_exist: bool) -> Iterator[RDBStorage]:
     finally:
         storage.remove_session()
         storage.engine.dispose()
+
+
+@contextmanager
+def readable(url: str) -> Iterator[None]:
+    """Tell of an opened storage whose tables or rows Optuna can't read.
+
+    Raises:
+        BadInput: it can't.
+    """
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (SQLAlchemyError, StorageInternalError, *_UNREADABLE) as error:
+        got = f"{_without_password(url)}, in which something can't be read ({one_line(error, 200)})"
+        raise BadInput([Fault("--storage", got, "a storage as Optuna writes it", "put a copy of it back")]) from error
 
 
 def _check_holds_studies(url: str, *, must_exist: bool) -> None:

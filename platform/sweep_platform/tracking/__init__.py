@@ -6,8 +6,9 @@ The ledger is the truth; whatever is here can be deleted and rebuilt. MLflow its
 from __future__ import annotations
 
 from sweep_platform.tracking.observer import MLflowObserver
+from sweep_platform.tracking.registry import Registered, register
 from sweep_platform.tracking.server import serve
 from sweep_platform.tracking.store import Store
 from sweep_platform.tracking.sync import sync
 
-__all__ = ["MLflowObserver", "Store", "serve", "sync"]
+__all__ = ["MLflowObserver", "Registered", "Store", "register", "serve", "sync"]

@@ -6,7 +6,11 @@ import hashlib
 import json
 import posixpath
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from run_ledger import SweepRecord
 
 MAX_KEY = 250
 MAX_PARAM = 6000
@@ -29,6 +33,16 @@ def metric_name(name: str) -> str:
     if not safe:
         return ":empty:"
     return safe if len(safe) <= MAX_KEY else f"{safe[: MAX_KEY - 18]}:{_digest(name)}:"
+
+
+def registered_name(sweep: str) -> str:
+    """A sweep's name as that of a registered model, which MLflow refuses slashes and colons in: those as %2F."""
+    return quote(sweep, safe="")
+
+
+def sweep_uid(sweep: SweepRecord) -> str:
+    """Tells a sweep from those of one name in other ledgers, which a server may show too, by its creation time."""
+    return f"{sweep.address} {sweep.identity[:12]} {sweep.created_at.isoformat()}"
 
 
 def _spell(character: str) -> str:

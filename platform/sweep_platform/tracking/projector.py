@@ -20,6 +20,7 @@ from sweep_platform.files import to_yaml
 from sweep_platform.frontier import Frontier
 from sweep_platform.insight import Absent, Material, pictures
 from sweep_platform.plots import evaluation_size, save_frontier, save_picture
+from sweep_platform.tracking.names import sweep_uid
 from sweep_platform.tracking.notes import NOTE, frontier_note, searched_note
 from sweep_platform.tracking.runs import RunWriter, StepRecord, milliseconds, step_metrics
 from sweep_platform.tracking.samples import FILE, TAG, TAG_VALUE, samples_table
@@ -43,8 +44,7 @@ class Projector:
         self._ledger = ledger
         self._sweep = sweep
         self._experiment = store.experiment(sweep.name)
-        # A server may hold sweeps of one name from several ledgers: the creation time tells them apart.
-        self._uid = f"{sweep.address} {sweep.identity[:12]} {sweep.created_at.isoformat()}"
+        self._uid = sweep_uid(sweep)
         self._runs: dict[int, RunWriter] = {}
         for key, run in self._existing():
             if key in self._runs:  # a driver that was frozen made it after another one had: it shows the same

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sweep_platform.trainers import Cost
 
 STEP = "progress/step"
-"""Metric whose value is the last step that was written whole; a resumed projection goes on after it."""
+"""Metric that has a point for each step that was written whole; a resumed projection writes the others."""
 
 _COSTS = (
     "flops",
@@ -44,6 +44,11 @@ class StepRecord:
     metrics: Mapping[str, float]
     at: datetime
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """Tells it from what else was told of the step."""
+        return self.step, milliseconds(self.at)
+
 
 def step_metrics(metrics: Mapping[str, float], cost: Cost) -> dict[str, float]:
     """A step's metrics with its cumulative cost under `cost/…`."""
@@ -56,30 +61,36 @@ class RunWriter:
 
     client: MlflowClient
     run_id: str
-    last_step: int = -1
     status: str = "RUNNING"
     state: str = ""
     """The tag `state` as it stands in MLflow."""
+    written: set[tuple[int, int]] | None = None
+    """Steps that MLflow has, with their moments; None as long as it wasn't asked."""
 
     @classmethod
     def of(cls, client: MlflowClient, run: Run) -> RunWriter:
         """Take up a run that MLflow has, created now or in an earlier process."""
-        last = run.data.metrics.get(STEP)
         return cls(
             client,
             run.info.run_id,
-            last_step=-1 if last is None else int(last),
             status=run.info.status,
             state=run.data.tags.get("state", ""),
+            written=None if STEP in run.data.metrics else set(),
         )
 
     def steps(self, records: Iterable[StepRecord]) -> int:
-        """Write the steps that are not written yet; returns how many."""
-        new = sorted((r for r in records if r.step > self.last_step), key=lambda r: r.step)
-        for batch in _batches(list(map(_entities, new))):
+        """Write the steps that are not written yet; returns how many.
+
+        A step that was told again, by an attempt that goes on from a checkpoint, gets a second point: MLflow can't
+        replace one, and shows the later.
+        """
+        if self.written is None:
+            told = self.client.get_metric_history(self.run_id, STEP)
+            self.written = {(point.step, point.timestamp) for point in told}
+        new = [record for record in records if record.key not in self.written]
+        for batch in _batches([_entities(record) for record in sorted(new, key=lambda record: record.step)]):
             self.client.log_batch(self.run_id, metrics=batch)
-        if new:
-            self.last_step = new[-1].step
+        self.written |= {record.key for record in new}
         return len(new)
 
     def params(self, tree: Mapping[str, Any]) -> None:
@@ -124,7 +135,7 @@ def milliseconds(at: datetime) -> int:
 def _entities(record: StepRecord) -> list[Metric]:
     from mlflow.entities import Metric
 
-    at = milliseconds(record.at)
+    _, at = record.key
     named = [(metric_name(name), float(value)) for name, value in record.metrics.items()]
     # STEP last: once it is there, so is everything before it.
     return [Metric(name, value, at, record.step) for name, value in [*named, (STEP, float(record.step))]]

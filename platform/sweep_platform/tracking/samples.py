@@ -22,7 +22,8 @@ def samples_table(samples: Sequence[EvaluatedSample], limit: int = 200) -> str:
     """Up to `limit` samples as JSON in the form of `DataFrame.to_json(orient="split")`.
 
     Half of the rows are right answers and half wrong ones where there are enough of both, each half spread
-    evenly over the problems. The record of the run keeps all of them.
+    evenly over the problems. The record of the run keeps all of them: the ledger a trial's, and a production run's
+    folder its own (`sweep_platform.production.journal`).
     """
     ordered = sorted(samples, key=_key)
     right = [sample for sample in ordered if sample.correct]
@@ -32,6 +33,12 @@ def samples_table(samples: Sequence[EvaluatedSample], limit: int = 200) -> str:
     columns = [*_COLUMNS, *_KEYS]
     rows = [[getattr(sample, column) for column in columns] for sample in kept]
     return json.dumps({"columns": columns, "data": rows})
+
+
+def samples_lines(samples: Sequence[EvaluatedSample]) -> str:
+    """All samples, a line of JSON each."""
+    rows = ({name: getattr(sample, name) for name in (*_KEYS, *_COLUMNS)} for sample in samples)
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 def _key(sample: EvaluatedSample) -> tuple[Any, ...]:

@@ -9,30 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from multiprocessing.connection import Connection
 
-import mlflow.store.tracking.sqlalchemy_store
-import optuna
 import psutil
-import run_ledger.ledger
-import sweep_platform.plots.save
-import sweep_platform.search.samplers
-import sweep_platform.tracking.projector
-from sweep_platform import tracking
-from sweep_platform.cli import main
-from sweep_platform.driver import holding
-from sweep_platform.executors import inline
-from sweep_platform.tracking import MLflowObserver
-from toybox import trainer
+from sweep_platform.driver.holding import LEASE_S
 
-LOADED = (mlflow, optuna, run_ledger, sweep_platform, inline, trainer)
-"""What each process would otherwise spend seconds on."""
-FLUSH_S = 0.2
 READY = b"\0"
 """What a process says first, when signals reach the command and not what starts it."""
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["kills.command"])
+_context.set_forkserver_preload(["kills.process"])
 
 
 class Command:
@@ -44,9 +29,7 @@ class Command:
         lease_s: how long its lease lives without a word.
     """
 
-    def __init__(
-        self, arguments: Sequence[object], environment: Mapping[str, str], lease_s: float = holding.LEASE_S
-    ) -> None:
+    def __init__(self, arguments: Sequence[object], environment: Mapping[str, str], lease_s: float = LEASE_S) -> None:
         reader, writer = _context.Pipe(duplex=False)
         words = [str(argument) for argument in arguments]
         self._process = _context.Process(target=_run, args=(words, dict(environment), lease_s, writer))
@@ -113,9 +96,6 @@ def _run(words: list[str], environment: dict[str, str], lease_s: float, output: 
         os.dup2(output.fileno(), stream)
     output.close()
     sys.stdout, sys.stderr = (os.fdopen(stream, "w", buffering=1, closefd=False) for stream in (1, 2))
-    os.environ.update(environment)
-    vars(tracking)["MLflowObserver"] = partial(MLflowObserver, flush_s=FLUSH_S)
-    vars(holding)["LEASE_S"] = lease_s
-    sys.argv = ["platform", *words]
-    os.write(1, READY)
-    main()
+    from kills import process  # loaded already, in the process that this one is forked from
+
+    process.run(words, environment, lease_s)

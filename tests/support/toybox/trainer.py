@@ -7,6 +7,7 @@ checkpoint and a return when it is told to stop.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import signal
@@ -135,6 +136,7 @@ def prepare(config: Config, progress: Callable[[str, int, int], None] | None = N
 def train(config: Config, report: Callable[[Any], bool]) -> None:
     run = config.trainer
     state, folder = _load(run)
+    logging.getLogger(__name__).info("plan: %d steps", run.total_training_steps)
     if folder is not None and run.together:
         _wait_for_neighbours(folder, run.together)
     if state.step and not report(_told(config, state)):
@@ -226,3 +228,7 @@ def _save(state: State, folder: Path | None) -> None:
         work = folder / "state.tmp"
         work.write_text(json.dumps(asdict(state)))
         work.rename(folder / "state.json")
+
+
+def trained_model(folder: Path) -> Path | None:
+    return folder if (folder / "state.json").exists() else None

@@ -27,6 +27,7 @@ class Config(Section):
     crash_at: int | None = None
     interrupt_at: int | None = None
     missing_file: str | None = None
+    test_freq: int = 0
 
 
 class ToyFault(NamedTuple):
@@ -79,6 +80,10 @@ def preflight(config, devices=1):
     return []
 
 
+def free_to_change(path):
+    return path.startswith("trainer.") and path != "trainer.seed"
+
+
 def prepare(config, progress=None):
     if progress:
         progress("warm start", 1, 1)
@@ -99,7 +104,8 @@ def train(config, report):
         metrics = {"actor/pg_loss": loss, "val/acc/mean@4": config.skill * step / total}
         if step == total:
             metrics |= {"val/accuracy": config.skill, "val/accuracy_se": 0.02}
-        evaluation = tuple(Sample(f"p{i}", i % 2 == 0) for i in range(4)) if step == total else ()
+        tested = step == total or (config.test_freq and step % config.test_freq == 0)
+        evaluation = tuple(Sample(f"p{i}", i % 2 == 0, response=f"\ud800\n{step}") for i in range(4)) if tested else ()
         report(Step(step, total, metrics, Cost(1e9 * step, 10 * step, 0.5 * step), evaluation, step == total))
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
         checkpoint.write_text(str(step))
