@@ -139,8 +139,9 @@ def test_tool_tokens_at_the_end_change_nothing(policy: Policy, make_config, loss
     longer.rollout_logprobs[0] += [0.0] * 2
     one, metrics = updated(policy, short, config)
     other, others = updated(policy, longer, config)
-    assert float((one - other).norm()) < 1e-5 * float(one.norm())
-    assert others == pytest.approx(metrics, rel=1e-4, abs=1e-7)
+    # The second epoch's gradient follows a step of Adam, which makes a sign of each rounding error near zero.
+    assert float((one - other).norm()) < 1e-4 * float(one.norm())
+    assert others == pytest.approx(metrics, rel=1e-3, abs=1e-6)
 
 
 def test_tool_tokens_are_no_targets_and_condition_what_follows(policy: Policy) -> None:
