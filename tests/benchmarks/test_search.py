@@ -17,6 +17,7 @@ ALL = (*OURS, *PEERS)
 SMALL = {"seeds": 1, "share": 0.15, "workers": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("recorded", marks=pytest.mark.slow), "mixed"])
 def test_every_method_spends_the_budget(tmp_path: Path, name: str) -> None:
     there = problem(name, 0, share=SMALL["share"])

@@ -108,6 +108,7 @@ def test_no_fault_of_a_trainer_ends_the_sweep(
             assert json.loads(traceback.with_name("state.json").read_text())["step"] == 2
 
 
+@pytest.mark.slow
 def test_a_paused_trial_goes_on_from_its_checkpoint_and_never_restarts(
     ledger: Ledger, home: Home, executor: Executor
 ) -> None:

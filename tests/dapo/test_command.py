@@ -98,6 +98,7 @@ def test_a_folder_that_nodes_do_not_share_is_refused_before_the_first_token(conf
         assert "Traceback" not in errors and output == ""
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_the_command_goes_on(config_file: Path, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "dapo.train", config_file, f"trainer.default_local_dir={tmp_path / 'run'}")
     process = start(*command, "trainer.total_training_steps=400")

@@ -21,6 +21,7 @@ pytestmark = [
 SEQUENCES = [([5, 6, 7], [9, 8, 7, 6]), ([5], [4]), ([9, 8, 7, 6, 5, 4, 3], [3, 2, 9, 9, 4, 8, 7]), ([7, 7], [2, 3])]
 
 
+@pytest.mark.slow
 def test_the_numbers_and_gradients_are_the_same_at_any_length(policy, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "torch._dynamo")
     for checkpointing, chosen in ((False, SEQUENCES), (False, SEQUENCES[1:3]), (True, SEQUENCES * 3)):
@@ -64,6 +65,7 @@ def test_it_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_no_process_is_left_that_compiles(policy) -> None:
     code = (
         "import psutil, torch, small_policy; from dapo.model import response_logprobs\n"

@@ -96,6 +96,7 @@ def resolved(name: str, revision: str, cache: Path, endpoint: str) -> tuple[str,
         "HF_HUB_CACHE": str(cache),
         "HF_ENDPOINT": endpoint,
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_OFFLINE": "0",
     }
     done = subprocess.run(
         [sys.executable, "-c", RESOLVE, name, revision], env=environment, capture_output=True, text=True, check=True

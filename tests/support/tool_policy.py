@@ -8,6 +8,7 @@ from dapo.batch import Problem
 from dapo.config_multi_turn import MultiTurnConfig, ToolName
 from dapo.framing import Framing
 from dapo.model import Decoder, DecoderConfig, Policy, response_logprobs
+from dapo.muon import Muon
 from dapo.tokenizer import Tokenizer, byte_tokenizer
 from dapo.tool_calls import SIGNATURES, signatures_of
 from dapo.warmstart import initialise
@@ -64,7 +65,7 @@ def taught(tool: ToolName) -> dict[str, torch.Tensor]:
     examples += [example(policy.tokenizer, number, tool, again=True) for number in NUMBERS]
     matrices = [weight for weight in policy.model.model.layers.parameters() if weight.dim() == 2]
     others = [weight for weight in policy.model.parameters() if all(weight is not matrix for matrix in matrices)]
-    optimizers = (torch.optim.Muon(matrices, lr=0.02, weight_decay=0.0), torch.optim.AdamW(others, lr=5e-3))
+    optimizers = (Muon(matrices, lr=0.02, weight_decay=0.0), torch.optim.AdamW(others, lr=5e-3))
     if tool != "calculator":
         policy.model.load_state_dict(taught("calculator"))
     supervise(policy, examples, optimizers, STEPS if tool == "calculator" else 40)

@@ -199,6 +199,7 @@ def test_two_configs_side_by_side(toy: Shell) -> None:
     assert "toy.yaml (sweep spec)" in against_spec and "searched: a number from 0.01 to 1" in against_spec
 
 
+@pytest.mark.slow
 def test_killed_between_ledger_and_registry_sync_repairs(toy: Shell) -> None:
     (first, second, *_), _ = front(toy)
     assert toy("promote", "toy", "--trial", first).code == 0

@@ -23,6 +23,7 @@ print("stopped", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_page_is_announced_once_it_answers_and_stops_with_its_children(tmp_path):
     uri = f"sqlite:///{tmp_path}/home/mlflow.db"
     process = subprocess.Popen(

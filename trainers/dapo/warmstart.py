@@ -17,6 +17,7 @@ from dapo.arithmetic import LARGEST, WORDS, Chain, Step, draw, solution, worked
 from dapo.batch import Progress
 from dapo.folder_cache import cached_folder
 from dapo.model import Decoder, Policy, response_logprobs, save_policy
+from dapo.muon import Muon
 from dapo.named_models import TINY
 from dapo.tokenizer import byte_tokenizer
 
@@ -53,6 +54,7 @@ def _recipe() -> str:
         "named_models",
         "model_decoder",
         "model_logprobs",
+        "muon",
     ):
         digest.update((here / f"{name}.py").read_bytes())
     return digest.hexdigest()[:16]
@@ -90,7 +92,7 @@ def _optimisers(model: Decoder) -> list[torch.optim.Optimizer]:
     chosen = set(matrices)
     others = [weight for weight in model.parameters() if weight not in chosen]
     return [
-        torch.optim.Muon(matrices, lr=MATRIX_RATE, momentum=0.95, weight_decay=0.01),
+        Muon(matrices, lr=MATRIX_RATE, momentum=0.95, weight_decay=0.01),
         torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
     ]
 
